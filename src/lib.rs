@@ -1,0 +1,8 @@
+//! A lock server for latency-critical Linux hosts.
+//!
+//! The map comes with the modules.
+
+pub mod engine;
+pub mod ids;
+pub mod limits;
+pub mod protocol;
