@@ -30,10 +30,56 @@ pub const DEFAULT_MAX_WAITERS_PER_KEY: u32 = 1024;
 /// Default of `--max-session-waiters`.
 pub const DEFAULT_MAX_SESSION_WAITERS: u32 = 1024;
 
+/// Length of an `A` reply, the longest that a queued acquire can be answered.
+pub const ACQUIRED_REPLY_BYTES: usize = 1 + 8 + 8 + 4 + 1;
+
+/// Default of `--max-keys`.
+pub const DEFAULT_MAX_KEYS: u32 = 16 * 1024 * 1024;
+/// The most `--max-keys` may be: entries are named by a u32, with room above for marks.
+pub const MAX_KEYS: u32 = u32::MAX / 2;
+/// The least `--max-memory` may be, in bytes: the empty tables must fit.
+pub const MIN_MEMORY_BYTES: u64 = 64 * 1024;
+/// Default of `--max-waiters`.
+pub const DEFAULT_MAX_WAITERS: u32 = 1_000_000;
+/// The most any of the waiter limits may be: waiters are named by a u32.
+pub const MAX_WAITERS: u32 = u32::MAX / 2;
+/// Default of `--max-connections`.
+pub const DEFAULT_MAX_CONNECTIONS: u32 = 65_536;
+/// The most `--max-connections` may be: a session's slot has that many values.
+pub const MAX_CONNECTIONS: u32 = 1 << crate::ids::SessionId::SLOT_BITS;
+
+/// Default of `--output-soft-limit`, in bytes.
+pub const DEFAULT_OUTPUT_SOFT_LIMIT_BYTES: usize = 64 * 1024;
+/// Default of `--output-hard-limit`, in bytes.
+pub const DEFAULT_OUTPUT_HARD_LIMIT_BYTES: usize = 1024 * 1024;
+
+/// Default of `--max-dlm-ttl`, in milliseconds: 30 days.
+pub const DEFAULT_MAX_DLM_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// The most `--max-dlm-ttl` may be, in milliseconds: ten years of 365 days.
+pub const MAX_DLM_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
+
 /// First token that is never given out: tokens stay below 2^63.
 pub const TOKEN_END: u64 = 1 << 63;
+
+/// The least `--output-hard-limit` that goes with a soft limit: one reply may
+/// cross the soft limit, and each acquire that is queued by then is answered too.
+pub const fn least_output_hard_limit_bytes(soft_limit_bytes: usize, session_waiters: u32) -> u64 {
+    soft_limit_bytes as u64
+        + MAX_REPLY_BYTES as u64
+        + session_waiters as u64 * ACQUIRED_REPLY_BYTES as u64
+}
 
 const _: () = assert!(MAX_KEY_BYTES <= u16::MAX as usize);
 const _: () = assert!(DEFAULT_MAX_KEY_BYTES <= MAX_KEY_BYTES);
 const _: () = assert!(MAX_CREDENTIAL_BYTES <= MAX_KEY_BYTES);
 const _: () = assert!(DEFAULT_MAX_LEASE_MS <= MAX_LEASE_MS);
+const _: () = assert!(ACQUIRED_REPLY_BYTES <= MAX_REPLY_BYTES);
+const _: () = assert!(DEFAULT_MAX_KEYS <= MAX_KEYS);
+const _: () = assert!(DEFAULT_MAX_WAITERS <= MAX_WAITERS);
+const _: () = assert!(DEFAULT_MAX_CONNECTIONS <= MAX_CONNECTIONS);
+const _: () = assert!(MAX_REPLY_BYTES <= DEFAULT_OUTPUT_SOFT_LIMIT_BYTES);
+const _: () = assert!(
+    least_output_hard_limit_bytes(DEFAULT_OUTPUT_SOFT_LIMIT_BYTES, DEFAULT_MAX_SESSION_WAITERS)
+        <= DEFAULT_OUTPUT_HARD_LIMIT_BYTES as u64
+);
+const _: () = assert!(DEFAULT_MAX_DLM_TTL_MS <= MAX_DLM_TTL_MS);
