@@ -2,6 +2,7 @@
 //!
 //! The map comes with the modules.
 
+pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod ids;
