@@ -1,0 +1,119 @@
+//! The measuring tools run against each other with tiny inputs, so that they cannot rot.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+struct Echo {
+    child: Child,
+    address: String,
+}
+
+impl Echo {
+    fn start(flags: &[&str]) -> Echo {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_echo"))
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line
+            .trim()
+            .strip_prefix("ready listen=")
+            .unwrap()
+            .to_owned();
+        Echo { child, address }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn echo_answers_both_lengths_in_turn_at_every_split() {
+    let echo = Echo::start(&[]);
+    let requests: Vec<u8> = (0..62 * 3 + 28).map(|byte| byte as u8).collect();
+    for split in 1..requests.len() {
+        let mut stream = TcpStream::connect(&echo.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(&requests[..split]).unwrap();
+        stream.write_all(&requests[split..]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut replies = Vec::new();
+        stream.read_to_end(&mut replies).unwrap();
+        assert_eq!(replies.len(), 32 * 3 + 22, "split at {split}");
+        for pair in replies.chunks(32) {
+            assert_eq!((pair[0], pair[21]), (b'A', b'\n'));
+            assert!(pair.len() == 22 || (pair[22] == b'R' && pair[31] == b'\n'));
+        }
+    }
+}
+
+#[test]
+fn one_shot_answers_a_line_and_closes() {
+    let echo = Echo::start(&["--close"]);
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(&echo.address).unwrap();
+        stream.write_all(b"a request\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer.len(), 101);
+        assert!(answer.ends_with(b"\n"));
+    }
+}
+
+#[test]
+fn pairs_measure_the_echo_server() {
+    let echo = Echo::start(&[]);
+    let pid = echo.child.id().to_string();
+    for (connections, depth) in [("1", "1"), ("3", "7")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_pairs"))
+            .args(["--target", "echo", "--server", &echo.address])
+            .args(["--connections", connections, "--depth", depth])
+            .args(["--seconds", "0.1", "--warmup", "0.05", "--keys", "100"])
+            .args(["--server-pid", &pid, "--json"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("\"errors\":0"), "{text}");
+        assert!(text.contains("\"server_cpu_ns_per_request\":"), "{text}");
+        assert!(!text.contains("\"requests_per_s\":0,"), "{text}");
+    }
+}
+
+#[test]
+fn what_a_server_may_not_answer_is_counted_and_fails_the_run() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let refuse_all = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut acquire = [0; 28];
+        while stream.read_exact(&mut acquire).is_ok() {
+            let mut refusal = *b"T\0\0\0\0\0\0\0\0\n";
+            refusal[1..9].copy_from_slice(&acquire[3..11]);
+            if stream.write_all(&refusal).is_err() {
+                return;
+            }
+        }
+    });
+    let output = Command::new(env!("CARGO_BIN_EXE_pairs"))
+        .args(["--server", &address, "--connections", "1", "--depth", "1"])
+        .args(["--seconds", "0.1", "--warmup", "0"])
+        .output()
+        .unwrap();
+    refuse_all.join().unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("errors=0"), "{text}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("unexpected replies (T: "), "{errors}");
+}
