@@ -1,8 +1,8 @@
 //! The native wire format, version 1: frames in, frames out, nothing else.
 //!
 //! `docs/protocol.md` describes it for users. Decoding happens in place and
-//! borrows the key; encoding appends to a buffer the caller owns. Neither
-//! allocates. "More bytes needed" is `None`, never an error.
+//! borrows the key, so it never allocates; encoding appends to a buffer the caller
+//! owns, which grows if it has to. "More bytes needed" is `None`, never an error.
 
 mod layout;
 mod reply;
@@ -15,58 +15,6 @@ pub use reply::{Reply, ReplyError, Welcome};
 pub use request::{FrameError, Request, RequestLimits};
 
 use crate::limits::{MAX_HEADER_BYTES, MAX_REPLY_BYTES};
-
-/// Requests: op, name, and the fields of the fixed header in the order of the
-/// wire. The key (Hello: the credential) and the newline follow.
-mod request_ops {
-    super::layout::op_table! {
-        b'A' Acquire { wait_s: u8, lease_s: u8, owner: u64 }
-        b'a' AcquireFine { wait_ms: u32, lease_ms: u32, owner: u64 }
-        b'R' Release { owner: u64, token: u64 }
-        b'X' Extend { lease_s: u8, owner: u64, token: u64 }
-        b'x' ExtendFine { lease_ms: u32, owner: u64, token: u64 }
-        b'C' Cancel { owner: u64, target: u64 }
-        b'Q' Query { owner: u64 }
-        b'P' Ping { owner: u64 }
-        b'H' Hello { version: u8, flags: u8, wanted_loop: u16, owner: u64 }
-    }
-}
-
-/// Replies: op, name, and the fields in the order of the wire. The newline follows.
-mod reply_ops {
-    super::layout::op_table! {
-        b'A' Acquired { owner: u64, token: u64, waited_ms: u32 }
-        b'T' TimedOut { owner: u64 }
-        b'B' Busy { owner: u64 }
-        b'R' Released { owner: u64 }
-        b'X' Extended { owner: u64, remaining_ms: u32 }
-        b'N' NotHeld { owner: u64 }
-        b'Q' State { owner: u64, held: u8, remaining_ms: u32, waiters: u32 }
-        b'C' CancelDone { owner: u64, cancelled: u8 }
-        b'P' Pong { owner: u64 }
-        b'H' Welcome {
-            owner: u64, version: u8, flags: u8, loops: u16, loop_index: u16,
-            routing_seed: u64, max_key_bytes: u16, max_lease_ms: u32
-        }
-        b'E' Error { owner: u64, code: u8 }
-    }
-}
-
-const _: () = assert!(longest(request_ops::ROWS) == MAX_HEADER_BYTES);
-const _: () = assert!(longest(reply_ops::ROWS) + 1 == MAX_REPLY_BYTES);
-
-/// Length in bytes of the longest fixed part in a table.
-const fn longest(rows: &[(u8, usize)]) -> usize {
-    let mut longest = 0;
-    let mut index = 0;
-    while index < rows.len() {
-        if rows[index].1 > longest {
-            longest = rows[index].1;
-        }
-        index += 1;
-    }
-    longest
-}
 
 /// The protocol version that Hello and Welcome carry.
 pub const VERSION: u8 = 1;
@@ -136,4 +84,56 @@ impl ErrorCode {
                 | ErrorCode::Unsupported
         )
     }
+}
+
+/// Requests: op, name, and the fields of the fixed header in the order of the
+/// wire. The key (Hello: the credential) and the newline follow.
+mod request_ops {
+    super::layout::op_table! {
+        b'A' Acquire { wait_s: u8, lease_s: u8, owner: u64 }
+        b'a' AcquireFine { wait_ms: u32, lease_ms: u32, owner: u64 }
+        b'R' Release { owner: u64, token: u64 }
+        b'X' Extend { lease_s: u8, owner: u64, token: u64 }
+        b'x' ExtendFine { lease_ms: u32, owner: u64, token: u64 }
+        b'C' Cancel { owner: u64, target: u64 }
+        b'Q' Query { owner: u64 }
+        b'P' Ping { owner: u64 }
+        b'H' Hello { version: u8, flags: u8, wanted_loop: u16, owner: u64 }
+    }
+}
+
+/// Replies: op, name, and the fields in the order of the wire. The newline follows.
+mod reply_ops {
+    super::layout::op_table! {
+        b'A' Acquired { owner: u64, token: u64, waited_ms: u32 }
+        b'T' TimedOut { owner: u64 }
+        b'B' Busy { owner: u64 }
+        b'R' Released { owner: u64 }
+        b'X' Extended { owner: u64, remaining_ms: u32 }
+        b'N' NotHeld { owner: u64 }
+        b'Q' State { owner: u64, held: u8, remaining_ms: u32, waiters: u32 }
+        b'C' CancelDone { owner: u64, cancelled: u8 }
+        b'P' Pong { owner: u64 }
+        b'H' Welcome {
+            owner: u64, version: u8, flags: u8, loops: u16, loop_index: u16,
+            routing_seed: u64, max_key_bytes: u16, max_lease_ms: u32
+        }
+        b'E' Error { owner: u64, code: u8 }
+    }
+}
+
+const _: () = assert!(longest(request_ops::ROWS) == MAX_HEADER_BYTES);
+const _: () = assert!(longest(reply_ops::ROWS) + 1 == MAX_REPLY_BYTES);
+
+/// Length in bytes of the longest fixed part in a table.
+const fn longest(rows: &[(u8, usize)]) -> usize {
+    let mut longest = 0;
+    let mut index = 0;
+    while index < rows.len() {
+        if rows[index].1 > longest {
+            longest = rows[index].1;
+        }
+        index += 1;
+    }
+    longest
 }
