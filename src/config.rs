@@ -322,6 +322,16 @@ pub struct ConnectionConfig {
     )]
     pub linger_bytes: usize,
 
+    /// Permissions of the file of a unix: listener, in octal
+    #[arg(
+        long,
+        env = "LEASEHOLD_UNIX_MODE",
+        value_name = "OCTAL",
+        default_value = "660",
+        value_parser = parse::mode
+    )]
+    pub unix_mode: u32,
+
     /// Connections that the kernel keeps for a listener until they are accepted
     #[arg(
         long,

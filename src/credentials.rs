@@ -122,7 +122,7 @@ impl Credentials {
     }
 
     /// The text's credentials, or its first bad line and what is wrong there.
-    fn parse(text: &str) -> Result<Credentials, (usize, LineProblem)> {
+    pub(crate) fn parse(text: &str) -> Result<Credentials, (usize, LineProblem)> {
         let mut credentials = Credentials::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -221,7 +221,7 @@ mod tests {
     const SHA256_OF_NOTHING: &str =
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    fn parse(text: &str) -> Credentials {
+    pub(crate) fn parse(text: &str) -> Credentials {
         Credentials::parse(text).expect("good lines")
     }
 

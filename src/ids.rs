@@ -28,6 +28,16 @@ impl SessionId {
         )
     }
 
+    /// The number that [`SessionId::from_bits`] turns back into this handle.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The handle that [`SessionId::to_bits`] made this number of.
+    pub const fn from_bits(bits: u64) -> Self {
+        SessionId(bits)
+    }
+
     /// The loop that owns the connection.
     pub const fn loop_index(self) -> u16 {
         (self.0 >> (Self::GENERATION_BITS + Self::SLOT_BITS)) as u16

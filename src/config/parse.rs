@@ -69,6 +69,18 @@ pub(super) fn count<T: Number>(text: &str, range: RangeInclusive<T>) -> Result<T
 
 const BAD_COUNT: &str = "must be a whole number";
 
+/// A file's permission bits, in octal as chmod(1) takes them.
+///
+/// # Errors
+/// What is wrong with the text, for the person who typed it.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    let octal = !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if octal && mode <= 0o777 => Ok(mode),
+        _ => Err("must be permission bits in octal, at most 777".into()),
+    }
+}
+
 /// A number of bytes within `range`: bare, or with KiB, MiB, GiB or TiB.
 ///
 /// # Errors
@@ -256,6 +268,23 @@ mod tests {
             ("99999999999999999999", None),
         ] {
             assert_eq!(time_s(text, 1..=200).ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn modes() {
+        for (text, expected) in [
+            ("660", Some(0o660)),
+            ("0600", Some(0o600)),
+            ("0", Some(0)),
+            ("777", Some(0o777)),
+            ("1777", None),
+            ("668", None),
+            ("+660", None),
+            ("rw", None),
+            ("", None),
+        ] {
+            assert_eq!(mode(text).ok(), expected, "{text:?}");
         }
     }
 

@@ -71,6 +71,7 @@ fn defaults_are_those_of_the_limits() {
             keepalive_count: 3,
             linger_ms: 1_000,
             linger_bytes: 1 << 20,
+            unix_mode: 0o660,
             backlog: 1_024,
         }
     );
@@ -96,7 +97,7 @@ fn every_flag_reaches_its_setting() {
          --max-connections 15 --max-lease 3m --max-wait 0 --expiry-grace-ms 16 \
          --credentials-file /etc/c --output-soft-limit 2KiB --output-hard-limit 3KiB \
          --peer-timeout 17 --keepalive-idle 18 --keepalive-interval 19s \
-         --keepalive-count 20 --linger-ms 21 --linger-bytes 22 --backlog 23 \
+         --keepalive-count 20 --linger-ms 21 --linger-bytes 22 --unix-mode 640 --backlog 23 \
          --dlm-listen off --dlm-anonymous --dlm-config-dir /d --max-dlm-ttl 24m \
          --dlm-request-timeout 25 --dlm-max-payload 26",
     );
@@ -137,6 +138,7 @@ fn every_flag_reaches_its_setting() {
                 keepalive_count: 20,
                 linger_ms: 21,
                 linger_bytes: 22,
+                unix_mode: 0o640,
                 backlog: 23,
             },
             dlm: DlmConfig {
