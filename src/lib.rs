@@ -5,7 +5,11 @@
 pub mod clock;
 pub mod config;
 pub mod credentials;
+pub mod driver;
 pub mod engine;
 pub mod ids;
 pub mod limits;
 pub mod protocol;
+mod session;
+pub mod stats;
+pub mod worker;

@@ -119,4 +119,19 @@ impl Engine {
     pub fn handle_drain(&mut self) {
         todo!()
     }
+
+    /// Steps of more than constant work done since last asked.
+    pub fn take_work(&mut self) -> u32 {
+        todo!()
+    }
+
+    /// How many keys are held.
+    pub fn held(&self) -> u32 {
+        todo!()
+    }
+
+    /// Checks what must hold between any two calls.
+    pub fn invariants(&self) {
+        todo!()
+    }
 }

@@ -1,0 +1,55 @@
+//! What the main thread tells a loop.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mio::Waker;
+
+/// An order to a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Go on.
+    Serve,
+    /// Grant nobody any more; end when nothing is held, or after that long.
+    Drain {
+        /// `--drain-seconds`, in milliseconds.
+        within_ms: u64,
+    },
+}
+
+/// The line from the main thread to one loop.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    /// 0: serve; otherwise the drain's milliseconds plus 1.
+    order: AtomicU64,
+    waker: OnceLock<Waker>,
+}
+
+impl Control {
+    /// The order in force.
+    pub(super) fn order(&self) -> Order {
+        match self.order.load(Ordering::Acquire) {
+            0 => Order::Serve,
+            code => Order::Drain {
+                within_ms: code - 1,
+            },
+        }
+    }
+
+    /// Tells the loop to drain.
+    ///
+    /// # Errors
+    /// The loop could not be woken; it will still see the order at its next turn.
+    pub(super) fn drain(&self, within_ms: u64) -> std::io::Result<()> {
+        self.order
+            .store(within_ms.saturating_add(1), Ordering::Release);
+        self.waker.get().map_or(Ok(()), Waker::wake)
+    }
+
+    /// The loop says how it is woken.
+    pub(super) fn set_waker(&self, waker: Waker) {
+        if self.waker.set(waker).is_err() {
+            unreachable!("a loop is built once");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Listening sockets: the guard against a second server on the same address,
+//! accepting at the descriptor limit, the options of an accepted socket.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use log::warn;
+use mio::event::Source;
+use mio::net::TcpStream;
+use rustix::fs::Mode;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::clock;
+use crate::engine::time::Time;
+
+/// Name, in the abstract socket namespace, of the lock that serialises starts. It
+/// is per network namespace, as ports are.
+const START_LOCK_NAME: &str = "leasehold/start";
+
+/// How long a start waits for another one to finish binding.
+const START_LOCK_WAIT_MS: u64 = 5_000;
+
+/// How long "address in use" is retried: the kernel lets go of a dead process's
+/// sockets a moment late when io_uring held them.
+const BIND_RETRY_MS: u64 = 300;
+
+/// Pause between two tries of either.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Failing accepts are logged at most once in this time.
+const ACCEPT_LOG_PAUSE_MS: u64 = 1_000;
+
+/// How long accepting rests after the kernel has refused a descriptor and there is
+/// no reserve to turn the peer away with.
+const ACCEPT_REST_MS: u64 = 10;
+
+/// Why an address could not be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another start has held the start lock too long.
+    #[error(
+        "another leasehold server is starting and does not finish (abstract socket @{START_LOCK_NAME} is held)"
+    )]
+    StartLock,
+    /// The start lock could not be taken for another reason.
+    #[error("cannot take the start lock (abstract socket @{START_LOCK_NAME}): {0}")]
+    StartLockIo(io::Error),
+    /// Somebody, perhaps another leasehold server, listens there already.
+    #[error("cannot listen on {0}: the address is in use, perhaps by another leasehold server")]
+    InUse(SocketAddr),
+    /// The kernel refused for another reason.
+    #[error("cannot listen on {0}: {1}")]
+    Io(SocketAddr, io::Error),
+    /// A server answers at that path.
+    #[error("cannot listen on unix:{}: a server is running there", .0.display())]
+    UnixInUse(PathBuf),
+    /// Something that is no socket stands there.
+    #[error("cannot listen on unix:{}: it exists and is no socket", .0.display())]
+    NoSocket(PathBuf),
+    /// The kernel refused for another reason.
+    #[error("cannot listen on unix:{path}: {1}", path = .0.display())]
+    UnixIo(PathBuf, io::Error),
+}
+
+/// Held while a server binds its addresses. SO_REUSEPORT would let a second server
+/// share an address and grant the same keys; so each address is first bound without
+/// it, and no other start comes between that proof and the real bind.
+#[derive(Debug)]
+pub(super) struct StartLock {
+    // Closing the socket frees the name, a crash included.
+    _held: UnixListener,
+}
+
+impl StartLock {
+    /// Waits for other starts to finish, within a bound.
+    ///
+    /// # Errors
+    /// [`BindError::StartLock`] when another start does not finish in time.
+    pub(super) fn take() -> Result<StartLock, BindError> {
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(START_LOCK_NAME)
+            .map_err(BindError::StartLockIo)?;
+        let give_up_at = clock::now().plus_millis(START_LOCK_WAIT_MS);
+        loop {
+            match UnixListener::bind_addr(&name) {
+                Ok(held) => return Ok(StartLock { _held: held }),
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    return Err(BindError::StartLockIo(error));
+                }
+                Err(_) if clock::now() >= give_up_at => return Err(BindError::StartLock),
+                Err(_) => std::thread::sleep(RETRY_PAUSE),
+            }
+        }
+    }
+
+    /// Binds and listens on `address`, once per loop, all with the same port.
+    ///
+    /// # Errors
+    /// [`BindError::InUse`] if anybody listens there.
+    pub(super) fn listen(
+        &self,
+        address: SocketAddr,
+        loops: u16,
+        backlog: u32,
+    ) -> Result<Vec<TcpListener>, BindError> {
+        let address = self.prove_free(address)?;
+        (0..loops)
+            .map(|_| {
+                let socket = stream_socket(address).map_err(|e| BindError::Io(address, e))?;
+                let listen = || {
+                    socket.set_reuse_port(true)?;
+                    socket.bind(&address.into())?;
+                    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+                    socket.set_nonblocking(true)
+                };
+                listen().map_err(|e| BindError::Io(address, e))?;
+                Ok(TcpListener::from(socket))
+            })
+            .collect()
+    }
+
+    /// Binds and listens on a Unix socket that gets the permissions `mode`. A file
+    /// left by a dead server is replaced: nothing answers there.
+    ///
+    /// # Errors
+    /// [`BindError::UnixInUse`] if a server answers there, [`BindError::NoSocket`]
+    /// if the path is something else.
+    pub(super) fn listen_unix(
+        &self,
+        path: &Path,
+        mode: u32,
+        backlog: u32,
+    ) -> Result<(UnixListener, SocketFile), BindError> {
+        let failed = |error| BindError::UnixIo(path.into(), error);
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(BindError::NoSocket(path.into()));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(failed)?;
+                }
+                Err(error) => return Err(failed(error)),
+                Ok(_) => return Err(BindError::UnixInUse(path.into())),
+            },
+        }
+        let bind = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            // The file must never be more open than asked for, not even for a moment;
+            // no other thread makes files while a server starts.
+            let umask = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+            let bound = socket.bind(&socket2::SockAddr::unix(path)?);
+            rustix::process::umask(umask);
+            bound?;
+            socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+            socket.set_nonblocking(true)?;
+            let file = SocketFile {
+                path: path.into(),
+                inode: fs::symlink_metadata(path)?.ino(),
+            };
+            Ok((UnixListener::from(socket), file))
+        };
+        bind().map_err(failed)
+    }
+
+    /// Binds without SO_REUSEPORT, which fails if anybody listens there, and lets go
+    /// again. Returns the address with its port chosen.
+    fn prove_free(&self, address: SocketAddr) -> Result<SocketAddr, BindError> {
+        let give_up_at = clock::now().plus_millis(BIND_RETRY_MS);
+        loop {
+            let bound = stream_socket(address).and_then(|socket| {
+                socket.bind(&address.into())?;
+                socket.local_addr()
+            });
+            match bound {
+                Ok(local) => return Ok(local.as_socket().unwrap_or(address)),
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    return Err(BindError::Io(address, error));
+                }
+                Err(_) if clock::now() >= give_up_at => return Err(BindError::InUse(address)),
+                Err(_) => std::thread::sleep(RETRY_PAUSE),
+            }
+        }
+    }
+}
+
+/// A bound Unix socket's file; removed when dropped, unless another server has
+/// put its own there.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            warn!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// A TCP socket that may bind beside connections in TIME_WAIT, never beside a listener.
+fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // `[::]` means IPv6 alone, so that `--listen 0.0.0.0:P --listen [::]:P` works.
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}
+
+/// Options of every accepted socket; each from a flag.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SocketOptions {
+    /// `--keepalive-idle`: silence after which the peer is probed.
+    pub keepalive_idle: Duration,
+    /// `--keepalive-interval`: time between probes.
+    pub keepalive_interval: Duration,
+    /// `--keepalive-count`: unanswered probes that end the connection.
+    pub keepalive_count: u32,
+    /// `--peer-timeout`: how long sent data may stay unacknowledged (TCP_USER_TIMEOUT).
+    pub peer_timeout: Duration,
+}
+
+impl SocketOptions {
+    fn apply(&self, stream: &TcpStream) -> io::Result<()> {
+        let socket = SockRef::from(stream);
+        // A reply must not wait for the acknowledgement of the one before it.
+        socket.set_tcp_nodelay(true)?;
+        let keepalive = TcpKeepalive::new()
+            .with_time(self.keepalive_idle)
+            .with_interval(self.keepalive_interval)
+            .with_retries(self.keepalive_count);
+        socket.set_tcp_keepalive(&keepalive)?;
+        // Also bounds a peer that acknowledges probes of a closed window for ever.
+        socket.set_tcp_user_timeout(Some(self.peer_timeout))
+    }
+}
+
+/// What one try to accept brought.
+#[derive(Debug)]
+pub(super) enum Accepted {
+    /// A connection, its options set.
+    Stream(Stream),
+    /// A peer that had to be turned away or was gone already: go on accepting.
+    Lost,
+    /// Nobody waits.
+    Nobody,
+    /// The kernel has no room; try again at this time.
+    RestUntil(Time),
+}
+
+/// A listener with a descriptor in reserve: at the descriptor limit it is given up
+/// to accept and close one connection, so that the peer hears a close instead of
+/// silence and the listener does not report the same connection for ever.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    listener: Listener,
+    options: SocketOptions,
+    reserve: Option<File>,
+    log_again_at: Time,
+}
+
+impl Acceptor {
+    /// Takes a listener that is already non-blocking.
+    pub(super) fn new(listener: Listener, options: SocketOptions) -> Acceptor {
+        Acceptor {
+            listener,
+            options,
+            reserve: open_reserve(),
+            log_again_at: Time::ZERO,
+        }
+    }
+
+    /// The listener, to register.
+    pub(super) fn source(&mut self) -> &mut dyn Source {
+        match &mut self.listener {
+            Listener::Tcp(listener) => listener,
+            Listener::Unix(listener) => listener,
+        }
+    }
+
+    /// Tries to accept one connection.
+    pub(super) fn accept(&mut self, now: Time) -> Accepted {
+        let error = match self.listener.accept(&self.options) {
+            Ok(Some(stream)) => return Accepted::Stream(stream),
+            // The peer was gone before it was served.
+            Ok(None) => return Accepted::Lost,
+            Err(error) => error,
+        };
+        match error
+            .raw_os_error()
+            .map(rustix::io::Errno::from_raw_os_error)
+        {
+            Some(rustix::io::Errno::AGAIN) => Accepted::Nobody,
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                self.log(now, &format!("turning connections away: {error}"));
+                self.turn_one_away(now)
+            }
+            Some(rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) => {
+                self.log(now, &format!("cannot accept for now: {error}"));
+                Accepted::RestUntil(now.plus_millis(ACCEPT_REST_MS))
+            }
+            // accept(2): errors pending on the new connection; the listener is well.
+            _ => Accepted::Lost,
+        }
+    }
+
+    fn turn_one_away(&mut self, now: Time) -> Accepted {
+        if self.reserve.take().is_none() {
+            self.reserve = open_reserve();
+            return Accepted::RestUntil(now.plus_millis(ACCEPT_REST_MS));
+        }
+        let accepted = self.listener.accept(&self.options);
+        let nobody = matches!(&accepted, Err(e) if e.kind() == io::ErrorKind::WouldBlock);
+        drop(accepted);
+        self.reserve = open_reserve();
+        if nobody {
+            Accepted::Nobody
+        } else {
+            Accepted::Lost
+        }
+    }
+
+    fn log(&mut self, now: Time, message: &str) {
+        if now >= self.log_again_at {
+            self.log_again_at = now.plus_millis(ACCEPT_LOG_PAUSE_MS);
+            warn!("{message}");
+        }
+    }
+}
+
+/// A listening socket of either kind.
+#[derive(Debug)]
+pub(super) enum Listener {
+    /// TCP.
+    Tcp(mio::net::TcpListener),
+    /// A Unix stream socket.
+    Unix(mio::net::UnixListener),
+}
+
+impl Listener {
+    /// One connection with its options set; `None` if it was gone already.
+    fn accept(&self, options: &SocketOptions) -> io::Result<Option<Stream>> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                Ok(options.apply(&stream).ok().map(|()| Stream::Tcp(stream)))
+            }
+            Listener::Unix(listener) => Ok(Some(Stream::Unix(listener.accept()?.0))),
+        }
+    }
+}
+
+/// A connection of either kind.
+#[derive(Debug)]
+pub(super) enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A Unix stream socket.
+    Unix(mio::net::UnixStream),
+}
+
+impl Stream {
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// As read(2): `WouldBlock` when nothing is there yet.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    /// Writes what fits.
+    ///
+    /// # Errors
+    /// As write(2): `WouldBlock` when nothing fits now.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    /// Tells the peer that nothing more comes.
+    ///
+    /// # Errors
+    /// As shutdown(2).
+    pub(super) fn shutdown_write(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// The socket, to register.
+    pub(super) fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Stream::Tcp(stream) => stream,
+            Stream::Unix(stream) => stream,
+        }
+    }
+}
+
+fn open_reserve() -> Option<File> {
+    File::open("/dev/null").ok()
+}

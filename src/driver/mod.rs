@@ -1,0 +1,202 @@
+//! Everything that touches the kernel: sockets, event loops, signals. The loops
+//! drive [`crate::worker::Worker`]s, which know nothing of this.
+
+mod control;
+mod epoll;
+mod listener;
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use log::{info, warn};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+pub use listener::BindError;
+
+use crate::clock;
+use crate::config::{Config, Listen};
+use crate::credentials::Credentials;
+use crate::limits;
+use crate::worker::{Worker, WorkerConfig};
+use control::Control;
+use epoll::EpollLoop;
+use listener::{Acceptor, Listener, SocketFile, SocketOptions, StartLock};
+
+/// Why a server could not start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Tokens start at the wall clock's nanoseconds, which are used up.
+    #[error("the wall clock stands beyond the year 2262: no fencing token is left below 2^63")]
+    NoTokenLeft,
+    /// Seeds could not be drawn.
+    #[error("cannot draw random seeds: {0}")]
+    Random(getrandom::Error),
+    /// A loop, the signals or standard output failed.
+    #[error("cannot {0}: {1}")]
+    Io(&'static str, io::Error),
+}
+
+/// Serves until a signal ends it: SIGTERM or SIGINT drains, a second one exits at
+/// once with 128 + its number. Prints the ready line once everything listens.
+///
+/// # Errors
+/// Something could not start; nothing was served then.
+pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), ServeError> {
+    let floor = clock::wall_nanos();
+    if floor >= limits::TOKEN_END {
+        return Err(ServeError::NoTokenLeft);
+    }
+    warn_of_open_doors(config, credentials.is_some());
+    let signals =
+        Signals::new([SIGTERM, SIGINT]).map_err(|e| ServeError::Io("watch for signals", e))?;
+
+    let Bound {
+        listeners,
+        listening,
+        socket_files,
+    } = bind(config)?;
+    let worker = Worker::new(worker_config(config, credentials, floor)?);
+    let options = socket_options(config);
+    let acceptors = listeners
+        .into_iter()
+        .map(|listener| Acceptor::new(listener, options))
+        .collect();
+    let control = Arc::new(Control::default());
+    let event_loop = EpollLoop::new(worker, acceptors, Arc::clone(&control))
+        .map_err(|e| ServeError::Io("start an event loop", e))?;
+
+    info!("serving on one epoll loop");
+    println!("ready listen={listening} dlm=off admin=off io=epoll shards=1");
+    io::stdout()
+        .flush()
+        .map_err(|e| ServeError::Io("write the ready line", e))?;
+
+    let drain_ms = u64::from(config.loops.drain_ms);
+    let watch = signals.handle();
+    let watcher = thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || watch_signals(signals, &control, drain_ms))
+        .map_err(|e| ServeError::Io("start the signal thread", e))?;
+    let outcome = event_loop
+        .run()
+        .map_err(|e| ServeError::Io("wait for events", e));
+    drop(socket_files);
+    watch.close();
+    if watcher.join().is_err() {
+        unreachable!("a panic ends the process");
+    }
+    outcome
+}
+
+/// Turns signals into orders; ends when the loops are done.
+fn watch_signals(mut signals: Signals, control: &Control, drain_ms: u64) {
+    let mut draining = false;
+    for signal in signals.forever() {
+        if draining {
+            warn!("second signal: exiting at once");
+            std::process::exit(128 + signal);
+        }
+        draining = true;
+        info!("draining for at most {drain_ms} ms");
+        if let Err(error) = control.drain(drain_ms) {
+            warn!("cannot wake a loop: {error}");
+        }
+    }
+}
+
+fn warn_of_open_doors(config: &Config, has_credentials: bool) {
+    if !has_credentials && config.listens_beyond_loopback() {
+        warn!("listening beyond loopback without --credentials-file: anybody may take locks");
+    }
+}
+
+/// What a server listens on.
+struct Bound {
+    listeners: Vec<Listener>,
+    /// Their addresses for the ready line, ports chosen.
+    listening: String,
+    socket_files: Vec<SocketFile>,
+}
+
+fn bind(config: &Config) -> Result<Bound, ServeError> {
+    let start = StartLock::take()?;
+    let backlog = config.connection.backlog;
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    let mut socket_files = Vec::new();
+    for listen in &config.listen {
+        match listen {
+            Listen::Tcp(address) => {
+                for listener in start.listen(*address, 1, backlog)? {
+                    let local = listener
+                        .local_addr()
+                        .map_err(|e| BindError::Io(*address, e))?;
+                    addresses.push(local.to_string());
+                    let listener = mio::net::TcpListener::from_std(listener);
+                    listeners.push(Listener::Tcp(listener));
+                }
+            }
+            Listen::Unix(path) => {
+                let mode = config.connection.unix_mode;
+                let (listener, file) = start.listen_unix(path, mode, backlog)?;
+                let listener = mio::net::UnixListener::from_std(listener);
+                listeners.push(Listener::Unix(listener));
+                addresses.push(listen.to_string());
+                socket_files.push(file);
+            }
+        }
+    }
+    let listening = if addresses.is_empty() {
+        "off".into()
+    } else {
+        addresses.join(",")
+    };
+    Ok(Bound {
+        listeners,
+        listening,
+        socket_files,
+    })
+}
+
+fn worker_config(
+    config: &Config,
+    credentials: Option<Credentials>,
+    first_token: u64,
+) -> Result<WorkerConfig, ServeError> {
+    Ok(WorkerConfig {
+        requests: config.request_limits(),
+        engine: config.engine_limits(),
+        credentials,
+        max_connections: config.limits.max_connections as usize,
+        output_soft_limit_bytes: config.connection.output_soft_limit_bytes,
+        output_hard_limit_bytes: config.connection.output_hard_limit_bytes,
+        peer_timeout_ms: config.connection.peer_timeout_ms.into(),
+        linger_ms: config.connection.linger_ms.into(),
+        linger_bytes: config.connection.linger_bytes as u64,
+        loops: 1,
+        loop_index: 0,
+        routing_seed: random_seed()?,
+        hash_seed: random_seed()?,
+        first_token,
+    })
+}
+
+fn random_seed() -> Result<u64, ServeError> {
+    getrandom::u64().map_err(ServeError::Random)
+}
+
+fn socket_options(config: &Config) -> SocketOptions {
+    let connection = &config.connection;
+    SocketOptions {
+        keepalive_idle: Duration::from_secs(connection.keepalive_idle_s.into()),
+        keepalive_interval: Duration::from_secs(connection.keepalive_interval_s.into()),
+        keepalive_count: connection.keepalive_count,
+        peer_timeout: Duration::from_millis(connection.peer_timeout_ms.into()),
+    }
+}

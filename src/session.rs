@@ -1,0 +1,292 @@
+//! One connection as its loop sees it: a receive cursor, a send cursor, where it
+//! stands between its first frame and its close. No descriptor, no clock.
+//!
+//! ```text
+//! Open ── client's FIN, all frames judged ──────────► Finishing ── output sent ──► Gone
+//!   │ └── error close, server's drain ──► Closing ── output sent ──► Lingering ──► Gone
+//!   └──── reset, stall, output over its hard limit ──────────────────────────────► Gone
+//! ```
+//!
+//! `Gone` is left when the driver has let go of the socket; only then may the
+//! slot name another session.
+
+use slab::Slab;
+
+use crate::engine::time::Time;
+use crate::ids::{GrantRef, SessionId};
+
+/// How far a session has come towards its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Requests are judged.
+    Open,
+    /// The client's side has ended: what is owed is sent, then the socket is closed.
+    Finishing,
+    /// The server ends it: what is owed is sent, then its sending side is shut down.
+    Closing,
+    /// The sending side is shut down; input is read and dropped, within bounds, so
+    /// that unread bytes cannot turn the close into a reset that destroys replies.
+    Lingering,
+    /// Nothing more is sent or read; the driver is to let go of the socket.
+    Gone,
+}
+
+/// What the first frame settled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Greeting {
+    /// A complete frame has been judged: Hello comes too late now.
+    pub(crate) over: bool,
+    /// Hello carried a credential that was accepted.
+    pub(crate) authenticated: bool,
+    /// `RELEASE_ON_CLOSE` is in force.
+    pub(crate) release_on_close: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) phase: Phase,
+    pub(crate) greeting: Greeting,
+    /// Received and not yet judged: an unfinished frame, or the rest of a batch
+    /// that was over its turn's budget.
+    pub(crate) input: Vec<u8>,
+    /// Complete frames may wait in `input`.
+    pub(crate) backlogged: bool,
+    /// The client's side has ended, to take effect once `input` is judged.
+    pub(crate) fin_seen: bool,
+    pub(crate) output: Output,
+    /// Listed among the sessions that the driver must look at.
+    pub(crate) dirty: bool,
+    /// Bytes that may still be read and dropped while lingering.
+    pub(crate) linger_bytes_left: u64,
+    /// When the peer is given up on: set while its output is stuck and while lingering.
+    pub(crate) give_up_at: Option<Time>,
+}
+
+impl Session {
+    fn new(id: SessionId) -> Session {
+        Session {
+            id,
+            phase: Phase::Open,
+            greeting: Greeting::default(),
+            input: Vec::new(),
+            backlogged: false,
+            fin_seen: false,
+            output: Output::default(),
+            dirty: false,
+            linger_bytes_left: 0,
+            give_up_at: None,
+        }
+    }
+
+    /// Checks what must hold between any two calls.
+    pub(crate) fn invariants(&self) {
+        self.output.invariants();
+        if self.backlogged {
+            assert_eq!(self.phase, Phase::Open, "only an open session has requests");
+        }
+        if self.fin_seen && self.phase == Phase::Open {
+            assert!(self.backlogged, "a FIN waits only for frames before it");
+        }
+        if self.phase == Phase::Gone {
+            assert_eq!(self.output.len(), 0, "nothing is owed after the end");
+        }
+    }
+}
+
+/// What a session is owed: bytes in order, a cursor of what the kernel has taken,
+/// and the grants among them that could still be taken back.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    bytes: Vec<u8>,
+    submitted: usize,
+    unsubmitted_grants: Vec<(usize, GrantRef)>,
+}
+
+impl Output {
+    /// Bytes owed and not yet taken by the kernel.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.submitted
+    }
+
+    /// The bytes to hand to the kernel next.
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.bytes[self.submitted..]
+    }
+
+    /// The buffer to append a whole reply to.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Notes that the reply appended next is this grant's.
+    pub(crate) fn note_grant(&mut self, grant: GrantRef) {
+        self.unsubmitted_grants.push((self.bytes.len(), grant));
+    }
+
+    /// The kernel took `count` bytes: a grant of whose reply it has even one byte
+    /// can no longer be taken back.
+    pub(crate) fn submitted(&mut self, count: usize) {
+        self.submitted += count;
+        assert!(
+            self.submitted <= self.bytes.len(),
+            "more taken than was owed"
+        );
+        if self.submitted == self.bytes.len() {
+            self.bytes.clear();
+            self.submitted = 0;
+            self.unsubmitted_grants.clear();
+            return;
+        }
+        let taken = self
+            .unsubmitted_grants
+            .partition_point(|&(start, _)| start < self.submitted);
+        self.unsubmitted_grants.drain(..taken);
+        // Move the rest to the front once that is cheaper than what it frees.
+        if self.submitted >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.submitted);
+            for (start, _) in &mut self.unsubmitted_grants {
+                *start -= self.submitted;
+            }
+            self.submitted = 0;
+        }
+    }
+
+    /// Drops everything owed and returns the grants of which the kernel has not one byte.
+    pub(crate) fn abandon(&mut self) -> Vec<(usize, GrantRef)> {
+        self.bytes = Vec::new();
+        self.submitted = 0;
+        std::mem::take(&mut self.unsubmitted_grants)
+    }
+
+    fn invariants(&self) {
+        assert!(self.submitted <= self.bytes.len());
+        assert!(self.submitted == 0 || self.submitted < self.bytes.len());
+        let mut previous = self.submitted;
+        for &(start, _) in &self.unsubmitted_grants {
+            assert!(start >= previous, "grants in order, none partly taken");
+            assert!(start < self.bytes.len());
+            previous = start;
+        }
+    }
+}
+
+/// A loop's sessions by slot, each with a generation, so that a handle that
+/// outlived its session finds nothing instead of the slot's next tenant.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    loop_index: u16,
+    slots: Slab<Session>,
+    opened: u32,
+}
+
+impl Sessions {
+    pub(crate) fn new(loop_index: u16) -> Sessions {
+        Sessions {
+            loop_index,
+            slots: Slab::new(),
+            opened: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Opens a session in a free slot.
+    pub(crate) fn open(&mut self) -> SessionId {
+        let entry = self.slots.vacant_entry();
+        let slot = u32::try_from(entry.key()).expect("bounded by --max-connections");
+        let id = SessionId::new(self.loop_index, self.opened, slot);
+        self.opened = self.opened.wrapping_add(1);
+        entry.insert(Session::new(id));
+        id
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.slots
+            .get(id.slot() as usize)
+            .filter(|session| session.id == id)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.slots
+            .get_mut(id.slot() as usize)
+            .filter(|session| session.id == id)
+    }
+
+    /// Frees the slot; the driver has let go of the socket.
+    pub(crate) fn close(&mut self, id: SessionId) {
+        if self.get(id).is_some() {
+            self.slots.remove(id.slot() as usize);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.slots.iter().map(|(_, session)| session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(token: u64) -> GrantRef {
+        GrantRef { entry: 0, token }
+    }
+
+    fn output_of(replies: &[(usize, Option<u64>)]) -> Output {
+        let mut output = Output::default();
+        for &(len, token) in replies {
+            if let Some(token) = token {
+                output.note_grant(grant(token));
+            }
+            let end = output.buffer().len() + len;
+            output.buffer().resize(end, b'x');
+            output.invariants();
+        }
+        output
+    }
+
+    /// Rule 6 at every byte: a grant comes back exactly while not one byte of its
+    /// reply was taken, however the bytes before it were taken.
+    #[test]
+    fn a_grant_is_given_back_exactly_while_no_byte_of_it_was_taken() {
+        let replies = [(22, Some(1)), (10, None), (22, Some(2)), (22, Some(3))];
+        let starts = [(0, 1), (32, 2), (54, 3)];
+        let total = 76;
+        for first in 0..total {
+            for second in 0..=(total - first) {
+                let mut output = output_of(&replies);
+                output.submitted(first);
+                output.invariants();
+                output.submitted(second);
+                output.invariants();
+                let taken = first + second;
+                assert_eq!(output.len(), total - taken);
+                let left: Vec<u64> = output.abandon().iter().map(|(_, g)| g.token).collect();
+                let expected: Vec<u64> = starts
+                    .iter()
+                    .filter(|&&(start, _)| start >= taken)
+                    .map(|&(_, token)| token)
+                    .collect();
+                assert_eq!(left, expected, "after {first} and {second} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stale_handle_finds_nothing() {
+        let mut sessions = Sessions::new(3);
+        let first = sessions.open();
+        sessions.close(first);
+        let second = sessions.open();
+        assert_eq!(first.slot(), second.slot());
+        assert!(sessions.get(first).is_none());
+        sessions.close(first);
+        assert!(sessions.get(second).is_some(), "closing a stale handle");
+    }
+}

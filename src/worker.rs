@@ -1,0 +1,514 @@
+//! One loop's turn without IO: bytes come in, bytes to send come out, time is
+//! passed in. A driver (or the simulator) owns the sockets and the clock.
+//!
+//! A turn, as the driver plays it:
+//!
+//! 1. [`Worker::handle_received`] / [`Worker::handle_end`] for what the kernel has,
+//!    each with a `now` read after those bytes were taken;
+//! 2. [`Worker::handle_backlog`] for sessions whose last batch was over budget;
+//! 3. [`Worker::handle_timeouts`];
+//! 4. [`Worker::poll_dirty`], and for each session [`Worker::poll_action`] until it
+//!    says [`Action::Wait`];
+//! 5. sleep until [`Worker::poll_timeout`].
+
+mod deadlines;
+mod native;
+mod outbox;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use crate::credentials::Credentials;
+use crate::engine::time::Time;
+use crate::engine::{Engine, EngineLimits, Outbox as _, SessionEnd};
+use crate::ids::SessionId;
+use crate::protocol::{ErrorCode, Reply, RequestLimits};
+use crate::session::{Phase, Sessions};
+use crate::stats::SessionCounters;
+use deadlines::Deadlines;
+use outbox::{BufferPool, SessionOutbox, mark_dirty};
+
+/// Steps of work after which a session's turn is over; a request is one, and the
+/// engine adds what a request made it walk through. About a tenth of a millisecond.
+const SESSION_STEPS_PER_TURN: u32 = 1024;
+
+/// Timers, cascades and drained waiters handled between two looks at the clock.
+const TIMEOUT_STEPS_PER_TURN: u32 = 1024;
+
+/// Stuck and lingering sessions given up on in one turn.
+const SESSION_ENDS_PER_TURN: u32 = 64;
+
+/// What one loop may do and must keep to; each limit comes from a flag.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// What requests may ask.
+    pub requests: RequestLimits,
+    /// Bounds of the engine.
+    pub engine: EngineLimits,
+    /// Who may say Hello; `None`: everybody, Hello or not.
+    pub credentials: Option<Credentials>,
+    /// `--max-connections`, this loop's share.
+    pub max_connections: usize,
+    /// `--output-soft-limit`: owing more than this, a session's input is not read.
+    pub output_soft_limit_bytes: usize,
+    /// `--output-hard-limit`: owing more than this, a session is closed.
+    pub output_hard_limit_bytes: usize,
+    /// `--peer-timeout`: how long output may be stuck, in milliseconds.
+    pub peer_timeout_ms: u64,
+    /// `--linger-ms`: how long input is read and dropped before a close.
+    pub linger_ms: u64,
+    /// `--linger-bytes`: how much input is read and dropped before a close.
+    pub linger_bytes: u64,
+    /// How many loops the server has.
+    pub loops: u16,
+    /// Which of them this is.
+    pub loop_index: u16,
+    /// Seed of the routing hash, told in Welcome.
+    pub routing_seed: u64,
+    /// Seed of the tables' hash; never leaves the process.
+    pub hash_seed: u64,
+    /// The first token to give out.
+    pub first_token: u64,
+}
+
+/// How the driver saw a session's peer go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerEnd {
+    /// The client's side ended in order (FIN).
+    Fin,
+    /// Reset, time-out, or any other fault of the connection.
+    Broken,
+}
+
+/// What the driver is to do next for a session.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action<'a> {
+    /// Hand these bytes to the kernel, then say [`Worker::handle_submitted`] or
+    /// [`Worker::handle_blocked`].
+    Write(&'a [u8]),
+    /// Shut down the sending side, then ask again.
+    ShutdownWrite,
+    /// Let go of the socket, then say [`Worker::handle_closed`].
+    Close,
+    /// Nothing for now.
+    Wait,
+}
+
+/// One loop's sessions and locks.
+#[derive(Debug)]
+pub struct Worker {
+    config: WorkerConfig,
+    engine: Engine,
+    sessions: Sessions,
+    dirty: VecDeque<SessionId>,
+    /// Sessions with frames to judge that no new bytes will announce.
+    backlog: VecDeque<SessionId>,
+    stalls: Deadlines,
+    lingers: Deadlines,
+    buffers: BufferPool,
+    counters: SessionCounters,
+    engine_has_work: bool,
+    /// The latest `now` seen: time never goes back, whoever passes it in.
+    latest: Time,
+}
+
+impl Worker {
+    /// A loop without sessions and locks.
+    pub fn new(config: WorkerConfig) -> Worker {
+        Worker {
+            engine: Engine::new(config.engine, config.first_token, config.hash_seed),
+            sessions: Sessions::new(config.loop_index),
+            dirty: VecDeque::new(),
+            backlog: VecDeque::new(),
+            stalls: Deadlines::new(config.peer_timeout_ms),
+            lingers: Deadlines::new(config.linger_ms),
+            buffers: BufferPool::default(),
+            counters: SessionCounters::default(),
+            engine_has_work: false,
+            latest: Time::ZERO,
+            config,
+        }
+    }
+
+    /// A connection was accepted. `None`: over `--max-connections`, close it without a byte.
+    pub fn handle_accepted(&mut self) -> Option<SessionId> {
+        if self.sessions.len() >= self.config.max_connections {
+            self.counters.refused += 1;
+            return None;
+        }
+        self.counters.opened += 1;
+        Some(self.sessions.open())
+    }
+
+    /// Bytes of a session were taken from the kernel; `now` was read after that.
+    pub fn handle_received(&mut self, id: SessionId, bytes: &[u8], now: Time) {
+        let now = self.advance_clock(now);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.phase {
+            Phase::Open if session.backlogged => session.input.extend_from_slice(bytes),
+            Phase::Open if session.input.is_empty() => {
+                let judged = self.judge_batch(id, bytes, now);
+                self.keep_rest(id, &bytes[judged..]);
+            }
+            Phase::Open => {
+                session.input.extend_from_slice(bytes);
+                self.judge_input(id, now);
+            }
+            Phase::Lingering => {
+                let count = bytes.len() as u64;
+                if session.linger_bytes_left < count {
+                    self.end(id);
+                } else {
+                    session.linger_bytes_left -= count;
+                }
+            }
+            Phase::Finishing | Phase::Closing | Phase::Gone => {}
+        }
+    }
+
+    /// The session's peer is gone. Call it after every byte received before it.
+    pub fn handle_end(&mut self, id: SessionId, how: PeerEnd, now: Time) {
+        let now = self.advance_clock(now);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match (how, session.phase) {
+            (_, Phase::Gone) => {}
+            (PeerEnd::Broken, _) => {
+                self.counters.broken += 1;
+                self.break_off(id, now);
+            }
+            (PeerEnd::Fin, Phase::Open) => {
+                session.fin_seen = true;
+                if !session.backlogged {
+                    self.finish(id, now);
+                }
+            }
+            (PeerEnd::Fin, Phase::Lingering) => self.end(id),
+            (PeerEnd::Fin, Phase::Closing | Phase::Finishing) => session.fin_seen = true,
+        }
+    }
+
+    /// Judges the next batch of one session whose input was left over. Returns
+    /// whether there was one; the driver reads the clock before each call and bounds
+    /// the calls per turn by [`Worker::backlog_len`].
+    pub fn handle_backlog(&mut self, now: Time) -> bool {
+        let now = self.advance_clock(now);
+        let Some(id) = self.backlog.pop_front() else {
+            return false;
+        };
+        if let Some(session) = self.sessions.get_mut(id)
+            && session.backlogged
+        {
+            session.backlogged = false;
+            // Its socket may be readable again, which only the driver can act on.
+            mark_dirty(session, &mut self.dirty);
+            self.judge_input(id, now);
+            if let Some(session) = self.sessions.get(id)
+                && session.phase == Phase::Open
+                && session.fin_seen
+                && !session.backlogged
+            {
+                self.finish(id, now);
+            }
+        }
+        true
+    }
+
+    /// How many sessions wait for [`Worker::handle_backlog`].
+    pub fn backlog_len(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// Ends what is due: leases, waits, stuck and lingering sessions. Bounded: what
+    /// is left over shows in [`Worker::has_work`].
+    pub fn handle_timeouts(&mut self, now: Time) {
+        let now = self.advance_clock(now);
+        let (engine, mut out) = self.engine_and_outbox();
+        self.engine_has_work = engine.handle_timeouts(now, TIMEOUT_STEPS_PER_TURN, &mut out);
+        for _ in 0..SESSION_ENDS_PER_TURN {
+            if let Some(id) = self.stalls.pop_due(now, &self.sessions) {
+                self.counters.stalled += 1;
+                self.break_off(id, now);
+            } else if let Some(id) = self.lingers.pop_due(now, &self.sessions) {
+                self.end(id);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// The next session that needs the driver: output to send or a step of its end.
+    pub fn poll_dirty(&mut self) -> Option<SessionId> {
+        while let Some(id) = self.dirty.pop_front() {
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.dirty = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// What to do next for a session.
+    pub fn poll_action(&mut self, id: SessionId, now: Time) -> Action<'_> {
+        let now = self.advance_clock(now);
+        let Some(session) = self.sessions.get(id) else {
+            return Action::Wait;
+        };
+        if session.output.len() > self.config.output_hard_limit_bytes {
+            self.counters.over_output_limit += 1;
+            self.break_off(id, now);
+            return Action::Close;
+        }
+        let owes = session.output.len() > 0;
+        match session.phase {
+            Phase::Gone => Action::Close,
+            _ if owes => self
+                .sessions
+                .get(id)
+                .map_or(Action::Wait, |s| Action::Write(s.output.pending())),
+            Phase::Closing if !session.fin_seen => {
+                let at = self.lingers.arm(id, now, &self.sessions);
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.phase = Phase::Lingering;
+                    session.linger_bytes_left = self.config.linger_bytes;
+                    session.give_up_at = Some(at);
+                }
+                Action::ShutdownWrite
+            }
+            Phase::Closing | Phase::Finishing => {
+                self.end(id);
+                Action::Close
+            }
+            Phase::Open | Phase::Lingering => Action::Wait,
+        }
+    }
+
+    /// The kernel took `count` bytes of what [`Action::Write`] offered.
+    pub fn handle_submitted(&mut self, id: SessionId, count: usize) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.output.submitted(count);
+        if session.output.len() == 0 {
+            self.buffers.give(std::mem::take(session.output.buffer()));
+        }
+        // Whatever was stuck has moved; if the rest is stuck too, the driver says so.
+        session.give_up_at = None;
+        if session.backlogged && session.output.len() <= self.config.output_soft_limit_bytes {
+            self.backlog.push_back(id);
+        }
+    }
+
+    /// The kernel takes no more bytes for now; the driver will ask again
+    /// ([`Worker::mark_dirty`]) when it does.
+    pub fn handle_blocked(&mut self, id: SessionId, now: Time) {
+        let now = self.advance_clock(now);
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        if session.give_up_at.is_none() && session.output.len() > 0 {
+            let at = self.stalls.arm(id, now, &self.sessions);
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.give_up_at = Some(at);
+            }
+        }
+    }
+
+    /// Lists the session for [`Worker::poll_dirty`].
+    pub fn mark_dirty(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            mark_dirty(session, &mut self.dirty);
+        }
+    }
+
+    /// The driver has let go of the socket; the slot may name another session now.
+    pub fn handle_closed(&mut self, id: SessionId) {
+        self.sessions.close(id);
+    }
+
+    /// Whether the session's socket should be read now. While it should not, the
+    /// driver leaves bytes in the kernel, so that the peer is pushed back.
+    pub fn wants_input(&self, id: SessionId) -> bool {
+        self.sessions
+            .get(id)
+            .is_some_and(|session| match session.phase {
+                Phase::Open => {
+                    !session.backlogged
+                        && session.output.len() <= self.config.output_soft_limit_bytes
+                }
+                Phase::Lingering => true,
+                Phase::Finishing | Phase::Closing | Phase::Gone => false,
+            })
+    }
+
+    /// Work is left that no event will announce: take another turn without sleeping.
+    pub fn has_work(&self) -> bool {
+        self.engine_has_work || !self.backlog.is_empty() || !self.dirty.is_empty()
+    }
+
+    /// When the next turn is due at the latest; `None`: when something arrives.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        [
+            self.engine.poll_timeout(),
+            self.stalls.next(),
+            self.lingers.next(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// From now on nobody is granted; acquires, queued ones included, are answered `E 8`.
+    pub fn handle_drain(&mut self) {
+        self.engine.handle_drain();
+        self.engine_has_work = true;
+    }
+
+    /// Whether a drain has nothing left to wait for: no key is held and no acquire queued.
+    pub fn is_drained(&self) -> bool {
+        !self.engine_has_work && self.engine.held() == 0
+    }
+
+    /// Ends every session: what is owed is sent, then it is closed.
+    pub fn close_all(&mut self, now: Time) {
+        let now = self.advance_clock(now);
+        let open: Vec<SessionId> = self
+            .sessions
+            .iter()
+            .filter(|session| session.phase == Phase::Open)
+            .map(|session| session.id)
+            .collect();
+        for id in open {
+            self.close_orderly(id, now);
+        }
+    }
+
+    /// How long closing everything may take, in milliseconds, before a peer that
+    /// takes nothing is left behind.
+    pub fn close_patience_ms(&self) -> u64 {
+        self.config.linger_ms + self.config.peer_timeout_ms.min(1_000)
+    }
+
+    /// Sessions that are not closed yet.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// What happened to sessions since the start.
+    pub fn session_counters(&self) -> &SessionCounters {
+        &self.counters
+    }
+
+    /// The lock engine, to look at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Checks what must hold between any two calls.
+    pub fn invariants(&self) {
+        self.engine.invariants();
+        for session in self.sessions.iter() {
+            session.invariants();
+            let must_be_looked_at = session.phase == Phase::Gone
+                || (session.output.len() > 0 && session.give_up_at.is_none());
+            assert!(
+                !must_be_looked_at || session.dirty,
+                "{:?} is owed bytes or an end that nobody will give it",
+                session.id
+            );
+            if session.backlogged {
+                assert!(
+                    self.backlog.contains(&session.id)
+                        || session.output.len() > self.config.output_soft_limit_bytes,
+                    "{:?} has frames that nobody will judge",
+                    session.id
+                );
+            }
+        }
+    }
+
+    fn advance_clock(&mut self, now: Time) -> Time {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    fn reply(&mut self, id: SessionId, reply: Reply) {
+        self.engine_and_outbox().1.reply(id, reply);
+    }
+
+    /// The client's side has ended and all its frames are judged.
+    fn finish(&mut self, id: SessionId, now: Time) {
+        self.counters.ended_by_client += 1;
+        self.leave(id, Phase::Finishing, SessionEnd::Orderly, now);
+    }
+
+    /// Answers the error last, sends what is owed, closes.
+    fn close_on_error(&mut self, id: SessionId, owner: u64, code: ErrorCode, now: Time) {
+        self.reply(id, Reply::Error { owner, code });
+        self.counters.closed_on_error += 1;
+        self.close_orderly(id, now);
+    }
+
+    fn close_orderly(&mut self, id: SessionId, now: Time) {
+        self.leave(id, Phase::Closing, SessionEnd::Broken, now);
+    }
+
+    /// Ends an open session's part in the engine; what it is owed is still sent.
+    fn leave(&mut self, id: SessionId, to: Phase, end: SessionEnd, now: Time) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        debug_assert_eq!(session.phase, Phase::Open);
+        session.phase = to;
+        session.backlogged = false;
+        session.input = Vec::new();
+        mark_dirty(session, &mut self.dirty);
+        let (engine, mut out) = self.engine_and_outbox();
+        engine.handle_session_end(now, id, end, &mut out);
+        self.engine_has_work = true;
+    }
+
+    /// Ends a session of which nothing more can be sent: grants it cannot have seen
+    /// are released, the others run to their lease's end.
+    fn break_off(&mut self, id: SessionId, now: Time) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if session.phase == Phase::Open {
+            self.leave(id, Phase::Closing, SessionEnd::Broken, now);
+        }
+        self.end(id);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let unseen = session.output.abandon();
+        let (engine, mut out) = self.engine_and_outbox();
+        for (_, grant) in unseen {
+            engine.handle_lost_grant(now, grant, &mut out);
+        }
+    }
+
+    /// The driver is to let go of the socket.
+    fn end(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.phase = Phase::Gone;
+            session.give_up_at = None;
+            mark_dirty(session, &mut self.dirty);
+        }
+    }
+
+    fn engine_and_outbox(&mut self) -> (&mut Engine, SessionOutbox<'_>) {
+        (
+            &mut self.engine,
+            SessionOutbox {
+                sessions: &mut self.sessions,
+                dirty: &mut self.dirty,
+                buffers: &mut self.buffers,
+            },
+        )
+    }
+}

@@ -1,0 +1,90 @@
+//! Where the engine's replies land: in the sessions' output, the sessions listed
+//! for the driver.
+
+use std::collections::VecDeque;
+
+use crate::engine::Outbox;
+use crate::ids::{GrantRef, SessionId};
+use crate::protocol::Reply;
+use crate::session::{Output, Phase, Session, Sessions};
+
+/// Appends replies to the sessions' output.
+pub(super) struct SessionOutbox<'a> {
+    pub(super) sessions: &'a mut Sessions,
+    pub(super) dirty: &'a mut VecDeque<SessionId>,
+    pub(super) buffers: &'a mut BufferPool,
+}
+
+impl SessionOutbox<'_> {
+    /// The output of a session that can still be sent something.
+    #[inline]
+    pub(super) fn output(&mut self, id: SessionId) -> Option<&mut Output> {
+        let session = self.sessions.get_mut(id)?;
+        if session.phase == Phase::Gone {
+            return None;
+        }
+        mark_dirty(session, self.dirty);
+        let output = &mut session.output;
+        if output.buffer().capacity() == 0 {
+            *output.buffer() = self.buffers.take();
+        }
+        Some(output)
+    }
+}
+
+impl Outbox for SessionOutbox<'_> {
+    #[inline]
+    fn reply(&mut self, session: SessionId, reply: Reply) {
+        if let Some(output) = self.output(session) {
+            reply.encode(output.buffer());
+        }
+    }
+
+    #[inline]
+    fn granted(&mut self, session: SessionId, owner: u64, grant: GrantRef, waited_ms: u32) {
+        if let Some(output) = self.output(session) {
+            output.note_grant(grant);
+            let token = grant.token;
+            let reply = Reply::Acquired {
+                owner,
+                token,
+                waited_ms,
+            };
+            reply.encode(output.buffer());
+        }
+    }
+}
+
+/// Buffers that sessions hold only while they have something in them: an idle
+/// session owns none, and a busy one allocates none.
+#[derive(Debug, Default)]
+pub(super) struct BufferPool {
+    spare: Vec<Vec<u8>>,
+}
+
+impl BufferPool {
+    /// Buffers kept for the next taker.
+    const MAX_SPARE: usize = 256;
+    /// A buffer that has grown beyond this is not kept.
+    const MAX_SPARE_BYTES: usize = 128 * 1024;
+
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(super) fn give(&mut self, mut buffer: Vec<u8>) {
+        let keep = 1..=Self::MAX_SPARE_BYTES;
+        if keep.contains(&buffer.capacity()) && self.spare.len() < Self::MAX_SPARE {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}
+
+/// Lists the session for the driver, once.
+pub(super) fn mark_dirty(session: &mut Session, dirty: &mut VecDeque<SessionId>) {
+    if !session.dirty {
+        session.dirty = true;
+        dirty.push_back(session.id);
+    }
+}
