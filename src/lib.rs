@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod config;
 pub mod credentials;
+pub mod dlm;
 pub mod driver;
 pub mod engine;
 pub mod ids;
