@@ -20,6 +20,26 @@ pub const MAX_REQUEST_BYTES: usize = MAX_HEADER_BYTES + MAX_KEY_BYTES + 1;
 /// Longest reply frame (Welcome).
 pub const MAX_REPLY_BYTES: usize = 1 + 8 + 1 + 1 + 2 + 2 + 8 + 2 + 4 + 1;
 
+/// TCP port of the JackrabbitDLM protocol.
+pub const DLM_PORT: u16 = 37373;
+/// Default of the most encoded bytes that one DLM request may have.
+pub const DEFAULT_DLM_MAX_PAYLOAD_BYTES: usize = 10 * 1024 * 1024;
+/// Default of the longest `DataStore` of an anonymous DLM request, and of an
+/// identity whose file names no `MaxSize`, in characters.
+pub const DEFAULT_DLM_DATA_CHARS: u64 = 16 * 1024;
+/// Default of the longest `Expire` of an anonymous DLM request, in milliseconds.
+pub const DEFAULT_DLM_ANONYMOUS_TTL_MS: u64 = 3_543_000;
+/// Longest DLM `ID`, in bytes.
+pub const DLM_MAX_ID_BYTES: usize = 1024;
+/// Longest `Name` of a DLM identity, in bytes: with `.cfg` it still is a file name.
+pub const DLM_MAX_NAME_BYTES: usize = 255 - ".cfg".len();
+/// Shortest secret that a DLM identity file may hold, in characters.
+pub const DLM_MIN_IDENTITY_CHARS: usize = 1023;
+/// Longest secret that is generated for a DLM identity, in characters.
+pub const DLM_MAX_GENERATED_IDENTITY_CHARS: usize = 2047;
+/// Longest DLM identity file that is read, in bytes.
+pub const DLM_MAX_IDENTITY_FILE_BYTES: usize = 1024 * 1024;
+
 /// Default of `--max-lease` and `--max-wait`, in milliseconds: what a u8 of seconds holds.
 pub const DEFAULT_MAX_LEASE_MS: u32 = 255_000;
 /// The most `--max-lease` and `--max-wait` may be, in milliseconds: 30 days.
@@ -83,3 +103,5 @@ const _: () = assert!(
         <= DEFAULT_OUTPUT_HARD_LIMIT_BYTES as u64
 );
 const _: () = assert!(DEFAULT_MAX_DLM_TTL_MS <= MAX_DLM_TTL_MS);
+const _: () = assert!(DLM_MIN_IDENTITY_CHARS <= DLM_MAX_GENERATED_IDENTITY_CHARS);
+const _: () = assert!(DLM_MAX_GENERATED_IDENTITY_CHARS < DLM_MAX_IDENTITY_FILE_BYTES);
