@@ -6,7 +6,7 @@
 //!    payload limit and finds the end of the line.
 //! 2. [`ParsedRequest::parse`] reads the JSON, checks every field and, where the
 //!    request is anonymous, the limits.
-//! 3. A request with a `Name` carries a [`Claim`]: what its identity file holds gives the
+//! 3. A request with a `Name` carries a [`Claim`]: [`IdentityCache`] gives the
 //!    [`Verdict`], now or once the identity file was read off the loop.
 //! 4. [`ParsedRequest::judge`] makes a [`DlmRequest`] of both.
 //! 5. [`DlmReply::encode`] writes the answer.
@@ -16,6 +16,7 @@
 
 mod decimal;
 mod identity;
+mod identity_cache;
 mod json;
 mod reply;
 mod request;
@@ -24,6 +25,7 @@ mod wire;
 pub use identity::{
     Claim, Identity, IdentityFileError, Verdict, generate_identity_file, identity_file_name,
 };
+pub use identity_cache::{IdentityCache, Lookup};
 pub use reply::{BadReply, DlmReply, Fault, Status, VERSION_ID};
 pub use request::{DlmLimits, DlmRequest, Operation, ParsedRequest};
 pub use wire::{Decoder, Progress, encode};
