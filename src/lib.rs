@@ -2,6 +2,7 @@
 //!
 //! The map comes with the modules.
 
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod credentials;
