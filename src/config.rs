@@ -4,7 +4,7 @@
 //! The documentation of a setting is the help text of its flag.
 
 mod memory;
-mod parse;
+pub mod parse;
 #[cfg(test)]
 mod tests;
 

@@ -12,7 +12,7 @@ const MAX_UNIX_PATH_BYTES: usize = 107;
 
 /// What a bare number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BareUnit {
+pub enum BareUnit {
     /// `5` is five seconds.
     Seconds,
     /// `5` is five milliseconds: the flag's name ends in `-ms`.
@@ -20,14 +20,14 @@ pub(super) enum BareUnit {
 }
 
 /// The unsigned integers that settings are kept in.
-pub(super) trait Number: Copy + TryFrom<u64> + TryInto<u64> {}
+pub trait Number: Copy + TryFrom<u64> + TryInto<u64> {}
 impl<T: Copy + TryFrom<u64> + TryInto<u64>> Number for T {}
 
 /// `5`, `5s`, `250ms` or `3m`, as milliseconds within `range_ms`.
 ///
 /// # Errors
 /// What is wrong with the text, for the person who typed it.
-pub(super) fn time_ms<T: Number>(
+pub fn time_ms<T: Number>(
     text: &str,
     bare: BareUnit,
     range_ms: RangeInclusive<T>,
