@@ -66,6 +66,8 @@ impl std::fmt::Debug for SessionId {
     }
 }
 
+const _: () = assert!(crate::limits::MAX_CONNECTIONS == 1 << SessionId::SLOT_BITS);
+
 /// One native grant, named by where it lies in the lock table and by its token.
 ///
 /// The token decides: once the grant has ended, the handle matches nothing.

@@ -65,8 +65,8 @@ pub const DEFAULT_MAX_WAITERS: u32 = 1_000_000;
 pub const MAX_WAITERS: u32 = u32::MAX / 2;
 /// Default of `--max-connections`.
 pub const DEFAULT_MAX_CONNECTIONS: u32 = 65_536;
-/// The most `--max-connections` may be: a session's slot has that many values.
-pub const MAX_CONNECTIONS: u32 = 1 << crate::ids::SessionId::SLOT_BITS;
+/// The most `--max-connections` may be: as many as a session's number has slots.
+pub const MAX_CONNECTIONS: u32 = 1 << 24;
 
 /// Default of `--output-soft-limit`, in bytes.
 pub const DEFAULT_OUTPUT_SOFT_LIMIT_BYTES: usize = 64 * 1024;
