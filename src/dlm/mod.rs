@@ -28,4 +28,4 @@ pub use identity::{
 pub use identity_cache::{IdentityCache, Lookup};
 pub use reply::{BadReply, DlmReply, Fault, Status, VERSION_ID};
 pub use request::{DlmLimits, DlmRequest, Operation, ParsedRequest};
-pub use wire::{Decoder, Progress, encode};
+pub use wire::{Decoder, Progress, decode, encode};

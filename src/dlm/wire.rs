@@ -11,6 +11,14 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// What `coded` is the code of, `None` where it is no code: a letter that does not
+/// belong to it, white space, or half a pair.
+pub fn decode(coded: &[u8]) -> Option<Vec<u8>> {
+    let (pairs, half) = coded.as_chunks();
+    let mut bytes = Vec::new();
+    (decode_pairs(pairs, &mut bytes) && half.is_empty()).then_some(bytes)
+}
+
 /// What [`Decoder::push`] has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -30,8 +38,8 @@ pub enum Progress {
 #[derive(Debug)]
 pub struct Decoder {
     text: Vec<u8>,
-    /// Part of the value that a pair's first character gave, its second not here yet.
-    pending: Option<u16>,
+    /// A pair's first character, its second not here yet.
+    pending: Option<u8>,
     phase: Phase,
     progress: Progress,
     received_bytes: usize,
@@ -136,30 +144,20 @@ impl Decoder {
             Phase::BeforeObject | Phase::Object => {}
             Phase::AfterObject | Phase::Refused => return self.refuse(),
         }
-        // Every value is below 256, so their union is; every fault is above.
-        let mut union = 0;
-        let mut rest = pairs;
         self.make_room(pairs.len() / 2 + 1);
+        let mut rest = pairs;
+        let mut good = true;
         if let Some(high) = self.pending.take() {
-            let value = high + LOW[usize::from(pairs[0])];
-            union |= value;
-            self.text.push(value as u8);
+            good &= decode_pairs(&[[high, pairs[0]]], &mut self.text);
             rest = &pairs[1..];
         }
-        let (whole, half) = rest.as_chunks::<2>();
-        let start = self.text.len();
-        self.text.resize(start + whole.len(), 0);
-        for (byte, [high, low]) in self.text[start..].iter_mut().zip(whole) {
-            let value = HIGH[usize::from(*high)] + LOW[usize::from(*low)];
-            union |= value;
-            *byte = value as u8;
-        }
+        let (whole, half) = rest.as_chunks();
+        good &= decode_pairs(whole, &mut self.text);
         if let [high] = half {
-            let high = HIGH[usize::from(*high)];
-            union |= high;
-            self.pending = Some(high);
+            good &= HIGH[usize::from(*high)] < NO_BYTE;
+            self.pending = Some(*high);
         }
-        if union > u16::from(u8::MAX) {
+        if !good {
             return self.refuse();
         }
         if self.phase == Phase::BeforeObject {
@@ -235,13 +233,30 @@ const PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
+/// Appends what the pairs decode to; where this is false, nothing that can be used.
+fn decode_pairs(pairs: &[[u8; 2]], bytes: &mut Vec<u8>) -> bool {
+    // Every byte's bits are below NO_BYTE, so they are all together.
+    let mut union = 0;
+    let start = bytes.len();
+    bytes.resize(start + pairs.len(), 0);
+    for (byte, [high, low]) in bytes[start..].iter_mut().zip(pairs) {
+        let value = HIGH[usize::from(*high)] + LOW[usize::from(*low)];
+        union |= value;
+        *byte = value as u8;
+    }
+    union < NO_BYTE
+}
+
 /// What a pair's first character adds to its value, or [`NO_LETTER`].
 const HIGH: [u16; 256] = letter_values(ALPHABET.len());
 
 /// What a pair's second character adds to its value, or [`NO_LETTER`].
 const LOW: [u16; 256] = letter_values(1);
 
-/// Larger than any byte, small enough that two of them can be added.
+/// The least value that is no byte.
+const NO_BYTE: u16 = 256;
+
+/// No byte either, whatever is added; two of them can be.
 const NO_LETTER: u16 = 0x4000;
 
 const fn letter_values(weight: usize) -> [u16; 256] {

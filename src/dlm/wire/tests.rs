@@ -226,7 +226,23 @@ fn any_line() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
 }
 
+#[test]
+fn only_whole_pairs_of_bytes_are_a_code() {
+    assert_eq!(decode(b""), Some(Vec::new()));
+    assert_eq!(decode(b"1128"), Some(vec![0, 255]));
+    for coded in [
+        "1", "112", "2h", "Z1", "1 ", " 11", "11\n", "1\n", "\"\"", "éé",
+    ] {
+        assert_eq!(decode(coded.as_bytes()), None, "{coded:?}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_code_decodes_to_what_was_encoded(bytes in any::<Vec<u8>>()) {
+        prop_assert_eq!(decode(&coded(&bytes)), Some(bytes));
+    }
+
     #[test]
     fn what_is_encoded_decodes(rest in any::<Vec<u8>>()) {
         let text = [b"{", &rest[..]].concat();
