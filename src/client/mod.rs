@@ -1,4 +1,5 @@
 //! A blocking client of the native protocol: one connection, one request at a time.
+//! (That of the JackrabbitDLM protocol is [`dlm::Locker`].)
 //!
 //! ```no_run
 //! use leasehold::client::{Connection, Key, Outcome};
@@ -26,6 +27,7 @@
 
 mod address;
 mod attempt;
+mod dlm_locker;
 mod session;
 mod socket;
 #[cfg(test)]
@@ -39,6 +41,14 @@ pub use attempt::{
 };
 pub use ticket::Ticket;
 pub use values::{Credential, CredentialError, Key, KeyError};
+
+/// The client of the JackrabbitDLM protocol: [`Locker`](dlm::Locker).
+pub mod dlm {
+    pub use super::dlm_locker::{
+        DataCodec, EraseOutcome, Failure, GetOutcome, LockGuard, LockOutcome, Locker,
+        LockerBuilder, NotLocked, PutOutcome, TestOutcome, UnlockOutcome, WireCodec,
+    };
+}
 
 use crate::clock::{self, Time};
 use crate::protocol::{self, ErrorCode, Reply, Request, Welcome};
