@@ -1,5 +1,44 @@
-//! Plain per-loop counters, merged on request. Nobody locks them: each loop
-//! counts for itself.
+//! Plain counters of one loop, read and merged by whoever reports them.
+
+/// What an engine has done since it started.
+///
+/// At any moment `accepted` is the sum of `granted`, `timed_out`, `busy`,
+/// `cancelled`, `gone`, `refused` and the acquires that are waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Native acquires judged.
+    pub accepted: u64,
+    /// Acquires granted.
+    pub granted: u64,
+    /// Acquires answered `T` because their wait was over, or 0 on a held key.
+    pub timed_out: u64,
+    /// Acquires answered `B`.
+    pub busy: u64,
+    /// Queued acquires answered `T` because of a Cancel.
+    pub cancelled: u64,
+    /// Queued acquires that left with their session.
+    pub gone: u64,
+    /// Acquires answered `E`.
+    pub refused: u64,
+    /// Grants ended by a Release.
+    pub released: u64,
+    /// Extends answered `X`.
+    pub extended: u64,
+    /// Releases and extends answered `N`.
+    pub not_held: u64,
+    /// Leases that ran out, DLM ones included.
+    pub expired: u64,
+    /// Grants released because their session closed in order.
+    pub released_on_close: u64,
+    /// Grants taken back because their session was gone before the reply left.
+    pub lost_grants: u64,
+    /// DLM locks granted.
+    pub dlm_granted: u64,
+    /// DLM locks renewed by their holder.
+    pub dlm_renewed: u64,
+    /// DLM locks ended by an Unlock.
+    pub dlm_released: u64,
+}
 
 /// What happened to one loop's sessions since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

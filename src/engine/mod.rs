@@ -1,12 +1,49 @@
 //! The lock engine: no sockets, no clock, no threads. Requests and `now` go in,
 //! replies come out through an [`Outbox`], and [`Engine::poll_timeout`] says when
 //! to call again. The same code runs under every driver and under the simulator.
+//!
+//! | file | story |
+//! |---|---|
+//! | `requests` | the native requests, each against the state of its key |
+//! | `dlm` | the same keys for DLM holders |
+//! | `grants` | how a lease starts and ends, and how a key passes on |
+//! | `timeouts` | what happens by itself: timers, closed sessions, a drain |
+//! | `lock_table`, `waiters`, `sessions` | what is kept, per key, queued acquire, session |
+//! | `timer_wheel`, `paged_slab`, `list`, `key`, `key_index` | what that is built from |
+//!
+//! Two rules carry the rest. *A key is free exactly if it has no entry in the lock
+//! table*, and queues hang on entries, so a free key never has waiters. *Time is
+//! decided at the event*: whatever touches a key first settles it, ending a lease
+//! that is over and granting the queue's head; timers only make sure that this
+//! happens when nobody asks.
 
+mod dlm;
+mod grants;
+mod invariants;
+mod key;
+mod key_index;
+mod list;
+mod lock_table;
+mod paged_slab;
+mod requests;
+mod sessions;
 pub mod time;
+mod timeouts;
+mod timer_wheel;
+mod waiters;
+
+pub use dlm::{DlmHolder, DlmLock, DlmTest, DlmUnlock};
 
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::{Reply, Request};
+use crate::stats::Counters;
+use lock_table::LockTable;
+use paged_slab::{MAX_INDICES, PagedSlab};
+use sessions::Sessions;
 use time::Time;
+use timeouts::Drain;
+use timer_wheel::{TimerId, TimerKind, TimerLinks, TimerStore, TimerWheel};
+use waiters::Waiter;
 
 /// Where the engine puts what it owes to sessions.
 pub trait Outbox {
@@ -22,13 +59,13 @@ pub trait Outbox {
 /// Bounds of one loop's engine; each comes from a flag.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineLimits {
-    /// `--max-keys`: entries in the lock table.
+    /// `--max-keys`: entries in the lock table; 2^30 − 1 at most count.
     pub max_keys: u32,
     /// `--max-memory`, in bytes, over all of the engine's structures.
     pub max_memory_bytes: u64,
     /// `--max-waiters-per-key`.
     pub max_waiters_per_key: u32,
-    /// `--max-waiters`: over all keys.
+    /// `--max-waiters`: over all keys; 2^30 − 1 at most count.
     pub max_waiters: u32,
     /// `--max-session-waiters`: queued acquires of one session.
     pub max_session_waiters: u32,
@@ -51,20 +88,56 @@ pub enum SessionEnd {
 pub struct Caller {
     /// The session.
     pub session: SessionId,
-    /// Whether it set `RELEASE_ON_CLOSE`.
+    /// Whether it set `RELEASE_ON_CLOSE`; the same in every request of the session.
     pub release_on_close: bool,
 }
 
 /// The lock engine of one loop.
 #[derive(Debug)]
-pub struct Engine {}
+pub struct Engine {
+    limits: EngineLimits,
+    tables: Tables,
+    wheel: TimerWheel,
+    sessions: Sessions,
+    next_token: u64,
+    held: u32,
+    drain: Drain,
+    counters: Counters,
+    /// Steps of work since the start, and how many of them were reported.
+    work_done: u64,
+    work_reported: u64,
+}
+
+/// Everything that has timers.
+#[derive(Debug)]
+struct Tables {
+    locks: LockTable,
+    waiters: PagedSlab<Waiter>,
+}
 
 impl Engine {
-    /// An empty engine whose first token is `first_token` and whose table hash is
-    /// seeded with `hash_seed`.
+    /// An empty engine whose first token is `first_token` (at least 1) and whose
+    /// table hash is seeded with `hash_seed`, which has to stay secret.
     pub fn new(limits: EngineLimits, first_token: u64, hash_seed: u64) -> Engine {
-        let _ = (limits, first_token, hash_seed);
-        todo!()
+        Engine {
+            limits: EngineLimits {
+                max_keys: limits.max_keys.min(MAX_INDICES - 1),
+                max_waiters: limits.max_waiters.min(MAX_INDICES - 1),
+                ..limits
+            },
+            tables: Tables {
+                locks: LockTable::new(hash_seed),
+                waiters: PagedSlab::new(),
+            },
+            wheel: TimerWheel::new(),
+            sessions: Sessions::new(),
+            next_token: first_token.max(1),
+            held: 0,
+            drain: Drain::No,
+            counters: Counters::default(),
+            work_done: 0,
+            work_reported: 0,
+        }
     }
 
     /// Judges one request that passed [`Request::check`]. Every request is answered
@@ -76,12 +149,51 @@ impl Engine {
         request: &Request<'_>,
         out: &mut impl Outbox,
     ) {
-        let _ = (now, caller, request, out);
-        todo!()
+        match *request {
+            Request::Acquire {
+                owner,
+                wait_ms,
+                lease_ms,
+                key,
+            } => {
+                let acquire = requests::Acquire {
+                    owner,
+                    wait_ms,
+                    lease_ms,
+                };
+                self.acquire(now, caller, acquire, key, out);
+            }
+            Request::Release { owner, token, key } => {
+                self.release(now, caller.session, owner, token, key, out);
+            }
+            Request::Extend {
+                owner,
+                lease_ms,
+                token,
+                key,
+            } => {
+                let extend = requests::Extend {
+                    owner,
+                    lease_ms,
+                    token,
+                };
+                self.extend(now, caller.session, extend, key, out);
+            }
+            Request::Cancel { owner, target, key } => {
+                self.cancel(now, caller.session, owner, target, key, out);
+            }
+            Request::Query { owner, key } => self.query(now, caller.session, owner, key, out),
+            Request::Ping { .. } | Request::Hello { .. } => {
+                unreachable!("Ping and Hello are answered by the session's loop")
+            }
+        }
     }
 
     /// The session is over: see [`SessionEnd`]. Call it after every complete frame
-    /// of the session was judged.
+    /// of the session was judged, and before its slot is used again. Its queued
+    /// acquires leave at once. Grants that are released leave in steps of
+    /// [`Engine::handle_timeouts`], or sooner when their key is touched: to every
+    /// request they are gone from now on.
     pub fn handle_session_end(
         &mut self,
         now: Time,
@@ -89,35 +201,82 @@ impl Engine {
         end: SessionEnd,
         out: &mut impl Outbox,
     ) {
-        let _ = (now, session, end, out);
-        todo!()
+        self.end_session(now, session, end, out);
     }
 
     /// Releases a grant of which not one byte was submitted to the kernel before
     /// its session ended.
     pub fn handle_lost_grant(&mut self, now: Time, grant: GrantRef, out: &mut impl Outbox) {
-        let _ = (now, grant, out);
-        todo!()
+        self.take_back(now, grant, out);
     }
 
     /// Ends leases and waits that are due, and goes on with work left over (grants
-    /// of closed sessions, a drain), at most `budget` steps of it. Returns whether
-    /// work is left: then call it again next turn, without sleeping.
+    /// of closed sessions, a drain), at most `budget` steps of it, and the walk of
+    /// one queue more. Returns whether work is left: then call it again next turn,
+    /// without sleeping.
     pub fn handle_timeouts(&mut self, now: Time, budget: u32, out: &mut impl Outbox) -> bool {
-        let _ = (now, budget, out);
-        todo!()
+        self.run_timeouts(now, budget, out)
     }
 
     /// When [`Engine::handle_timeouts`] is due next; `None` while nothing is timed.
-    /// May be early (the wheel's upper levels), never late.
+    /// May be early (the wheel's upper levels), never late; [`Time::ZERO`] while
+    /// work is left over.
     pub fn poll_timeout(&self) -> Option<Time> {
-        todo!()
+        if self.has_backlog() {
+            return Some(Time::ZERO);
+        }
+        let tick = self.wheel.next_tick()?;
+        Some(Time::ZERO.plus_millis(tick))
     }
 
     /// From now on acquires are answered `E 8` and nobody is granted; queued
-    /// acquires are answered `E 8`, in steps, by [`Engine::handle_timeouts`].
+    /// acquires are answered `E 8`, in steps, by [`Engine::handle_timeouts`], or
+    /// sooner when their key is touched.
     pub fn handle_drain(&mut self) {
-        todo!()
+        self.drain.start();
+    }
+
+    /// Steps of work that grow with queues, lists or timers (not those every
+    /// request takes) since this was last asked, so that a session's work in one
+    /// turn can be bounded.
+    pub fn take_work(&mut self) -> u32 {
+        let steps = self.work_done - self.work_reported;
+        self.work_reported = self.work_done;
+        u32::try_from(steps).unwrap_or(u32::MAX)
+    }
+
+    /// What the engine has done since it started.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Acquires that are queued.
+    pub fn waiting(&self) -> u32 {
+        self.tables.waiters.len()
+    }
+
+    /// Keys with a live lease; one that is over counts until it is touched or its
+    /// timer fires, within a tick.
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Keys in the lock table: held, or blocked by an expired lease's grace.
+    pub fn keys(&self) -> u32 {
+        self.tables.locks.entries.len()
+    }
+
+    /// Bytes that all structures have allocated.
+    pub fn memory_bytes(&self) -> u64 {
+        self.tables.locks.memory_bytes()
+            + self.tables.waiters.memory_bytes()
+            + self.sessions.memory_bytes()
+            + self.wheel.memory_bytes()
+    }
+
+    /// Whether `bytes` more may be allocated.
+    fn has_memory(&self, bytes: u64) -> bool {
+        bytes == 0 || self.memory_bytes() + bytes <= self.limits.max_memory_bytes
     }
 
     /// Steps of more than constant work done since last asked.
@@ -135,3 +294,30 @@ impl Engine {
         todo!()
     }
 }
+
+impl TimerStore for Tables {
+    fn timer(&self, timer: TimerId) -> &TimerLinks {
+        match timer.kind() {
+            TimerKind::Lease => &self.locks.entries[timer.index()].timer,
+            TimerKind::Wait => &self.waiters[timer.index()].timer,
+        }
+    }
+
+    fn timer_mut(&mut self, timer: TimerId) -> &mut TimerLinks {
+        match timer.kind() {
+            TimerKind::Lease => &mut self.locks.entries[timer.index()].timer,
+            TimerKind::Wait => &mut self.waiters[timer.index()].timer,
+        }
+    }
+
+    fn due_tick(&self, timer: TimerId) -> u64 {
+        let deadline = match timer.kind() {
+            TimerKind::Lease => self.locks.entries[timer.index()].deadline,
+            TimerKind::Wait => self.waiters[timer.index()].deadline(),
+        };
+        deadline.tick_ceil()
+    }
+}
+
+#[cfg(test)]
+mod tests;
