@@ -1,7 +1,11 @@
-//! The lock slots of DLM names: the same keys, held by an ID instead of a token.
+//! The two slots of a DLM name. The lock slot is the native lock of that key, held
+//! by an ID instead of a token; the data slot keeps a value of its own.
 
+use super::key_index::KeyHash;
 use super::lock_table::Holder;
+use super::requests::ROOM_STEPS;
 use super::time::Time;
+use super::timer_wheel::{TimerId, TimerKind};
 use super::{Engine, Outbox};
 
 /// Who asks: an ID, and the identity it proved, if any. Both have to be the same
@@ -54,6 +58,49 @@ pub enum DlmTest {
     NotOwner,
 }
 
+/// What a Put comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DlmPut {
+    /// Stored.
+    Done,
+    /// The data is another's; nothing was changed.
+    NotOwner,
+    /// The memory limit is reached; nothing was changed.
+    Overloaded,
+}
+
+/// What a Get comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DlmGet<'a> {
+    /// The asker's own value.
+    Done(&'a str),
+    /// No data, but the asker holds the lock slot.
+    NoData,
+    /// No data.
+    NotFound,
+    /// The data is another's.
+    NotOwner,
+}
+
+/// What an Erase comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DlmErase {
+    /// The asker's own value is gone.
+    Done,
+    /// No data.
+    NotFound,
+    /// The data is another's.
+    NotOwner,
+}
+
+impl DlmHolder<'_> {
+    /// Bytes of the boxed owner made from this.
+    pub(super) fn owner_bytes(self) -> u64 {
+        let name_bytes = self.name.map_or(0, str::len);
+        (size_of::<DlmOwner>() + self.id.len() + name_bytes) as u64
+    }
+}
+
 impl DlmOwner {
     pub(super) fn new(holder: DlmHolder<'_>) -> DlmOwner {
         DlmOwner {
@@ -63,13 +110,18 @@ impl DlmOwner {
     }
 
     pub(super) fn is(&self, holder: DlmHolder<'_>) -> bool {
-        *self.id == *holder.id && self.name.as_deref() == holder.name
+        self.holder() == holder
     }
 
-    /// Bytes of a boxed owner.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let name_bytes = self.name.as_ref().map_or(0, |name| name.len());
-        (size_of::<DlmOwner>() + self.id.len() + name_bytes) as u64
+        self.holder().owner_bytes()
+    }
+
+    fn holder(&self) -> DlmHolder<'_> {
+        DlmHolder {
+            id: &self.id,
+            name: self.name.as_deref(),
+        }
     }
 }
 
@@ -97,9 +149,8 @@ impl Engine {
         if self.drain.has_begun() {
             return DlmLock::NotOwner;
         }
-        let owner = Box::new(DlmOwner::new(holder));
-        let owner_bytes = owner.memory_bytes();
-        let side_bytes = |engine: &Engine| engine.tables.locks.sides.growth_bytes() + owner_bytes;
+        let side_bytes =
+            |engine: &Engine| engine.tables.locks.sides.growth_bytes() + holder.owner_bytes();
         if !self.make_room_for_grant(now, (hash, key), side_bytes, out) {
             return DlmLock::Overloaded;
         }
@@ -107,13 +158,15 @@ impl Engine {
             return DlmLock::Overloaded;
         };
         let entry = self.tables.locks.insert(hash, key);
+        let owner = Box::new(DlmOwner::new(holder));
         self.tables.locks.set_dlm_owner(entry, owner);
         self.start_grant(now, entry, Holder::Dlm, token, lease_ms);
         self.counters.dlm_granted += 1;
         DlmLock::Locked
     }
 
-    /// Releases the holder's lock and grants the oldest native waiter.
+    /// Releases the holder's lock and grants the oldest native waiter. If the data
+    /// slot is the holder's too, it is emptied.
     pub fn handle_dlm_unlock(
         &mut self,
         now: Time,
@@ -127,6 +180,7 @@ impl Engine {
             Some(entry) if self.is_dlm_held_by(entry, holder) => {
                 self.counters.dlm_released += 1;
                 self.hand_over(now, entry, out);
+                self.handle_dlm_erase(now, key, holder);
                 DlmUnlock::Unlocked
             }
             Some(_) => DlmUnlock::NotOwner,
@@ -147,6 +201,114 @@ impl Engine {
             Some(entry) if self.is_dlm_held_by(entry, holder) => DlmTest::Own,
             Some(_) => DlmTest::NotOwner,
         }
+    }
+
+    /// Stores `value` for `lease_ms` from now, over what the holder stored before.
+    /// If the lock slot is the holder's too, its deadline becomes at least that.
+    pub fn handle_dlm_put(
+        &mut self,
+        now: Time,
+        key: &[u8],
+        holder: DlmHolder<'_>,
+        lease_ms: u64,
+        value: Box<str>,
+        out: &mut impl Outbox,
+    ) -> DlmPut {
+        let hash = self.tables.data.hash(key);
+        let found = self.find_live_data(now, (hash, key));
+        if found.is_some_and(|record| !self.is_data_of(record, holder)) {
+            return DlmPut::NotOwner;
+        }
+        let has_room = |engine: &Engine| {
+            let bytes = match found {
+                Some(record) => {
+                    let replaced = &engine.tables.data.records[record].value;
+                    value.len().saturating_sub(replaced.len()) as u64
+                }
+                None => engine.tables.data.growth_bytes((hash, key), holder, &value),
+            };
+            engine.has_memory(bytes)
+        };
+        if !has_room(self) {
+            // A found record outlives this: its deadline is later than now.
+            self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
+        }
+        if !has_room(self) {
+            return DlmPut::Overloaded;
+        }
+        let record = match found {
+            Some(record) => {
+                self.tables.data.replace(record, value);
+                record
+            }
+            None => self.tables.data.insert((hash, key), holder, value),
+        };
+        let timer = TimerId::new(TimerKind::Data, record);
+        self.wheel.cancel(&mut self.tables, timer);
+        self.tables.data.records[record].deadline = now.plus_millis(lease_ms);
+        self.wheel.arm(&mut self.tables, timer);
+        let lock_hash = self.tables.locks.hash(key);
+        if let Some(entry) = self.find_settled(now, lock_hash, key, out)
+            && self.is_dlm_held_by(entry, holder)
+        {
+            self.lengthen(now, entry, lease_ms);
+        }
+        DlmPut::Done
+    }
+
+    /// The holder's value.
+    pub fn handle_dlm_get(
+        &mut self,
+        now: Time,
+        key: &[u8],
+        holder: DlmHolder<'_>,
+        out: &mut impl Outbox,
+    ) -> DlmGet<'_> {
+        let hash = self.tables.data.hash(key);
+        match self.find_live_data(now, (hash, key)) {
+            Some(record) if self.is_data_of(record, holder) => {
+                DlmGet::Done(&self.tables.data.records[record].value)
+            }
+            Some(_) => DlmGet::NotOwner,
+            None => match self.handle_dlm_test(now, key, holder, out) {
+                DlmTest::Own => DlmGet::NoData,
+                DlmTest::Free | DlmTest::NotOwner => DlmGet::NotFound,
+            },
+        }
+    }
+
+    /// Empties the holder's data slot; the lock slot stays as it is.
+    pub fn handle_dlm_erase(&mut self, now: Time, key: &[u8], holder: DlmHolder<'_>) -> DlmErase {
+        let hash = self.tables.data.hash(key);
+        match self.find_live_data(now, (hash, key)) {
+            None => DlmErase::NotFound,
+            Some(record) if self.is_data_of(record, holder) => {
+                self.remove_data(record);
+                DlmErase::Done
+            }
+            Some(_) => DlmErase::NotOwner,
+        }
+    }
+
+    /// Empties a data slot; its memory is free at once.
+    pub(super) fn remove_data(&mut self, record: u32) {
+        let timer = TimerId::new(TimerKind::Data, record);
+        self.wheel.cancel(&mut self.tables, timer);
+        self.tables.data.remove(record);
+    }
+
+    /// The key's data as it is at `now`: what is over is gone first.
+    fn find_live_data(&mut self, now: Time, (hash, key): (KeyHash, &[u8])) -> Option<u32> {
+        let record = self.tables.data.find(hash, key)?;
+        if now < self.tables.data.records[record].deadline {
+            return Some(record);
+        }
+        self.remove_data(record);
+        None
+    }
+
+    fn is_data_of(&self, record: u32, holder: DlmHolder<'_>) -> bool {
+        self.tables.data.records[record].owner.is(holder)
     }
 
     fn is_dlm_held_by(&self, entry: u32, holder: DlmHolder<'_>) -> bool {

@@ -10,6 +10,7 @@ impl Engine {
     pub fn invariants(&self) {
         self.tables.locks.invariants();
         self.tables.waiters.invariants();
+        self.tables.data.invariants();
         self.sessions.invariants(&self.tables.locks.sides);
         self.wheel.invariants(&self.tables);
         self.check_grants();
@@ -34,8 +35,8 @@ impl Engine {
         assert!(self.keys() <= self.limits.max_keys);
         assert_eq!(
             self.wheel.len(),
-            self.keys() + self.waiting(),
-            "every lease, grace and wait has its timer armed"
+            self.keys() + self.waiting() + self.data_slots(),
+            "every lease, grace, wait and data slot has its timer armed"
         );
     }
 

@@ -16,8 +16,9 @@ const TABLES: usize = 1 << TABLE_BITS;
 #[derive(Debug)]
 pub(super) struct KeyIndex {
     tables: Box<[HashTable<Bucket>]>,
-    /// Room that a table never gives back.
+    /// Room that a table never gives back, in keys and in buckets.
     min_capacity: usize,
+    min_buckets: usize,
     tables_bytes: u64,
     /// Everything the hash starts from is secret: with a known part, keys could
     /// be made that collide whatever the rest is.
@@ -46,6 +47,7 @@ impl KeyIndex {
             .collect();
         KeyIndex {
             tables_bytes: tables.iter().map(table_bytes).sum(),
+            min_buckets: tables[0].num_buckets(),
             tables,
             min_capacity,
             seed: hash_seed,
@@ -95,9 +97,10 @@ impl KeyIndex {
             Ok(found) => found.remove(),
             Err(_) => panic!("an item leaves the index under the hash it entered with"),
         };
-        // Shrinks when an eighth is used, to twice what is used: both the next
-        // growth and the next shrinking are then many insertions or removals away.
-        if table.len() * 8 <= table.capacity() && table.capacity() > self.min_capacity {
+        // Shrinks when a tenth is used, to twice what is used: both the next growth
+        // and the next shrinking are then many insertions or removals away.
+        // (`capacity` would not do here, it leaves out places of removed buckets.)
+        if table.len() * 10 <= table.num_buckets() && table.num_buckets() > self.min_buckets {
             let before_bytes = table_bytes(table);
             table.shrink_to(self.min_capacity.max(table.len() * 2), rehash);
             self.tables_bytes -= before_bytes - table_bytes(table);

@@ -5,10 +5,10 @@
 //! | file | story |
 //! |---|---|
 //! | `requests` | the native requests, each against the state of its key |
-//! | `dlm` | the same keys for DLM holders |
+//! | `dlm` | the same keys for DLM holders, and their data |
 //! | `grants` | how a lease starts and ends, and how a key passes on |
 //! | `timeouts` | what happens by itself: timers, closed sessions, a drain |
-//! | `lock_table`, `waiters`, `sessions` | what is kept, per key, queued acquire, session |
+//! | `lock_table`, `waiters`, `sessions`, `data_table` | what is kept, per key, queued acquire, session, data slot |
 //! | `timer_wheel`, `paged_slab`, `list`, `key`, `key_index` | what that is built from |
 //!
 //! Two rules carry the rest. *A key is free exactly if it has no entry in the lock
@@ -17,6 +17,7 @@
 //! that is over and granting the queue's head; timers only make sure that this
 //! happens when nobody asks.
 
+mod data_table;
 mod dlm;
 mod grants;
 mod invariants;
@@ -32,11 +33,12 @@ mod timeouts;
 mod timer_wheel;
 mod waiters;
 
-pub use dlm::{DlmHolder, DlmLock, DlmTest, DlmUnlock};
+pub use dlm::{DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock};
 
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::{Reply, Request};
 use crate::stats::Counters;
+use data_table::DataTable;
 use lock_table::LockTable;
 use paged_slab::{MAX_INDICES, PagedSlab};
 use sessions::Sessions;
@@ -113,6 +115,7 @@ pub struct Engine {
 struct Tables {
     locks: LockTable,
     waiters: PagedSlab<Waiter>,
+    data: DataTable,
 }
 
 impl Engine {
@@ -128,6 +131,7 @@ impl Engine {
             tables: Tables {
                 locks: LockTable::new(hash_seed),
                 waiters: PagedSlab::new(),
+                data: DataTable::new(hash_seed),
             },
             wheel: TimerWheel::new(),
             sessions: Sessions::new(),
@@ -266,10 +270,17 @@ impl Engine {
         self.tables.locks.entries.len()
     }
 
+    /// DLM data slots that hold something; one whose life is over counts until it
+    /// is touched or its timer fires, within a tick.
+    pub fn data_slots(&self) -> u32 {
+        self.tables.data.records.len()
+    }
+
     /// Bytes that all structures have allocated.
     pub fn memory_bytes(&self) -> u64 {
         self.tables.locks.memory_bytes()
             + self.tables.waiters.memory_bytes()
+            + self.tables.data.memory_bytes()
             + self.sessions.memory_bytes()
             + self.wheel.memory_bytes()
     }
@@ -300,6 +311,7 @@ impl TimerStore for Tables {
         match timer.kind() {
             TimerKind::Lease => &self.locks.entries[timer.index()].timer,
             TimerKind::Wait => &self.waiters[timer.index()].timer,
+            TimerKind::Data => &self.data.records[timer.index()].timer,
         }
     }
 
@@ -307,6 +319,7 @@ impl TimerStore for Tables {
         match timer.kind() {
             TimerKind::Lease => &mut self.locks.entries[timer.index()].timer,
             TimerKind::Wait => &mut self.waiters[timer.index()].timer,
+            TimerKind::Data => &mut self.data.records[timer.index()].timer,
         }
     }
 
@@ -314,6 +327,7 @@ impl TimerStore for Tables {
         let deadline = match timer.kind() {
             TimerKind::Lease => self.locks.entries[timer.index()].deadline,
             TimerKind::Wait => self.waiters[timer.index()].deadline(),
+            TimerKind::Data => self.data.records[timer.index()].deadline,
         };
         deadline.tick_ceil()
     }

@@ -10,8 +10,8 @@ use super::{grants::WaitEnd, key_index::KeyHash, list::Links};
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::{ErrorCode, Reply};
 
-/// Steps of timer work done to make room before an acquire is refused for lack of it.
-const ROOM_STEPS: u64 = 256;
+/// Steps of timer work done to make room before a request is refused for lack of it.
+pub(super) const ROOM_STEPS: u64 = 256;
 
 /// What an acquire asks for.
 #[derive(Clone, Copy, Debug)]

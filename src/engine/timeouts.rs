@@ -126,6 +126,7 @@ impl Engine {
                 self.settle(now, timer.index(), out);
             }
             TimerKind::Wait => self.end_wait(timer.index(), WaitEnd::TimedOut, out),
+            TimerKind::Data => self.remove_data(timer.index()),
         }
     }
 

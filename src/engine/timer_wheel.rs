@@ -27,6 +27,8 @@ pub(super) enum TimerKind {
     Lease,
     /// A wait: the index is a waiter's.
     Wait,
+    /// A data slot's life: the index is a data record's.
+    Data,
 }
 
 /// A kind and an index in that kind's slab, packed into the link width.
@@ -71,7 +73,7 @@ struct DueSlot {
 }
 
 impl TimerKind {
-    const ALL: [TimerKind; 2] = [TimerKind::Lease, TimerKind::Wait];
+    const ALL: [TimerKind; 3] = [TimerKind::Lease, TimerKind::Wait, TimerKind::Data];
 }
 
 impl TimerId {

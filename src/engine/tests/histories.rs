@@ -10,6 +10,7 @@ use proptest::sample::Index;
 
 const KEYS: [&str; 4] = ["a", "b", "c", "a key too long to lie in its entry"];
 const SESSIONS: u8 = 4;
+const VALUES: [&str; 3] = ["", "value", "a longer value"];
 const HOLDERS: [(&str, Option<&str>); 3] = [("x", None), ("y", None), ("x", Some("name"))];
 
 /// Something that happens, `after` what came before it.
@@ -78,6 +79,20 @@ enum What {
         holder: usize,
         key: usize,
     },
+    DlmPut {
+        holder: usize,
+        key: usize,
+        lease_ms: u64,
+        value: usize,
+    },
+    DlmGet {
+        holder: usize,
+        key: usize,
+    },
+    DlmErase {
+        holder: usize,
+        key: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +145,10 @@ fn what() -> impl Strategy<Value = What> {
             |(holder, key, lease_ms)| What::DlmLock { holder, key, lease_ms: lease_ms.into() }),
         1 => (holder(), key()).prop_map(|(holder, key)| What::DlmUnlock { holder, key }),
         1 => (holder(), key()).prop_map(|(holder, key)| What::DlmTest { holder, key }),
+        2 => (holder(), key(), lease_ms(), 0..VALUES.len()).prop_map(
+            |(holder, key, lease_ms, value)| What::DlmPut { holder, key, lease_ms: lease_ms.into(), value }),
+        1 => (holder(), key()).prop_map(|(holder, key)| What::DlmGet { holder, key }),
+        1 => (holder(), key()).prop_map(|(holder, key)| What::DlmErase { holder, key }),
     ]
 }
 
@@ -220,6 +239,7 @@ impl Pair {
                     .keys
                     .values()
                     .flat_map(|key| key.queue.iter().map(|w| w.deadline).chain([key.deadline]))
+                    .chain(self.model.data.values().map(|data| data.deadline))
                     .map(Time::as_nanos)
                     .collect();
                 match deadlines.is_empty() {
@@ -400,6 +420,44 @@ impl Pair {
                 let answer = engine.handle_dlm_test(now, key, holder, &mut self.rig.recorder);
                 prop_assert_eq!(answer, expected);
             }
+            What::DlmPut {
+                holder,
+                key,
+                lease_ms,
+                value,
+            } => {
+                let (id, name) = HOLDERS[holder];
+                let expected =
+                    self.model
+                        .dlm_put(now, KEYS[key], (id, name), lease_ms, VALUES[value]);
+                let (key, holder) = (KEYS[key].as_bytes(), DlmHolder { id, name });
+                let engine = &mut self.rig.engine;
+                let value = VALUES[value].into();
+                let answer = engine.handle_dlm_put(
+                    now,
+                    key,
+                    holder,
+                    lease_ms,
+                    value,
+                    &mut self.rig.recorder,
+                );
+                prop_assert_eq!(answer, expected);
+            }
+            What::DlmGet { holder, key } => {
+                let (id, name) = HOLDERS[holder];
+                let expected = self.model.dlm_get(now, KEYS[key], (id, name));
+                let (key, holder) = (KEYS[key].as_bytes(), DlmHolder { id, name });
+                let engine = &mut self.rig.engine;
+                let answer = engine.handle_dlm_get(now, key, holder, &mut self.rig.recorder);
+                prop_assert_eq!(answer, expected);
+            }
+            What::DlmErase { holder, key } => {
+                let (id, name) = HOLDERS[holder];
+                let expected = self.model.dlm_erase(now, KEYS[key], (id, name));
+                let (key, holder) = (KEYS[key].as_bytes(), DlmHolder { id, name });
+                let answer = self.rig.engine.handle_dlm_erase(now, key, holder);
+                prop_assert_eq!(answer, expected);
+            }
         }
         self.compare(is_order_fixed)
     }
@@ -433,6 +491,7 @@ impl Pair {
         prop_assert_eq!(engine.keys() as usize, self.model.keys.len());
         prop_assert_eq!(engine.held() as usize, self.model.held());
         prop_assert_eq!(engine.waiting() as usize, self.model.waiting());
+        prop_assert_eq!(engine.data_slots() as usize, self.model.data.len());
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the engine as a whole: a rig that speaks in short words, then the
 //! matrix cell by cell, the named scenarios, and random histories against a model.
 
+mod dlm;
 mod histories;
 mod matrix;
 mod model;

@@ -2,7 +2,9 @@
 //! linear scans, written from the matrix and its rules. Slow and obvious.
 
 use super::super::time::Time;
-use super::super::{DlmLock, DlmTest, DlmUnlock, EngineLimits, SessionEnd};
+use super::super::{
+    DlmErase, DlmGet, DlmLock, DlmPut, DlmTest, DlmUnlock, EngineLimits, SessionEnd,
+};
 use super::{Event, granted, refused, told};
 use crate::ids::SessionId;
 use crate::protocol::{ErrorCode, Reply};
@@ -12,6 +14,8 @@ pub(super) struct Model {
     pub(super) limits: EngineLimits,
     /// The keys that are not free.
     pub(super) keys: BTreeMap<&'static str, Key>,
+    /// The data slots that are not empty.
+    pub(super) data: BTreeMap<&'static str, Data>,
     next_token: u64,
     draining: bool,
     /// Orders what happened: sessions' ends, grants, the setting of deadlines.
@@ -24,6 +28,15 @@ pub(super) struct Key {
     pub(super) deadline: Time,
     deadline_set_at: u64,
     pub(super) queue: Vec<Waiter>,
+}
+
+/// An ID and the identity proved with it.
+pub(super) type DlmId = (&'static str, Option<&'static str>);
+
+pub(super) struct Data {
+    owner: DlmId,
+    value: &'static str,
+    pub(super) deadline: Time,
 }
 
 #[derive(Clone, Debug)]
@@ -74,6 +87,7 @@ impl Model {
         Model {
             limits,
             keys: BTreeMap::new(),
+            data: BTreeMap::new(),
             next_token: first_token,
             draining: false,
             sequence: 0,
@@ -316,7 +330,7 @@ impl Model {
         &mut self,
         now: Time,
         key: &'static str,
-        (id, name): (&'static str, Option<&'static str>),
+        (id, name): DlmId,
         lease_ms: u64,
     ) -> DlmLock {
         self.touch(now, key);
@@ -344,15 +358,11 @@ impl Model {
         DlmLock::Locked
     }
 
-    pub(super) fn dlm_unlock(
-        &mut self,
-        now: Time,
-        key: &'static str,
-        holder: (&'static str, Option<&'static str>),
-    ) -> DlmUnlock {
+    pub(super) fn dlm_unlock(&mut self, now: Time, key: &'static str, holder: DlmId) -> DlmUnlock {
         self.touch(now, key);
         if self.is_dlm_holder(key, holder) {
             self.pass_on(now, key);
+            self.dlm_erase(now, key, holder);
             DlmUnlock::Unlocked
         } else if self.keys.contains_key(key) {
             DlmUnlock::NotOwner
@@ -361,12 +371,7 @@ impl Model {
         }
     }
 
-    pub(super) fn dlm_test(
-        &mut self,
-        now: Time,
-        key: &'static str,
-        holder: (&'static str, Option<&'static str>),
-    ) -> DlmTest {
+    pub(super) fn dlm_test(&mut self, now: Time, key: &'static str, holder: DlmId) -> DlmTest {
         self.touch(now, key);
         if self.is_dlm_holder(key, holder) {
             DlmTest::Own
@@ -374,6 +379,71 @@ impl Model {
             DlmTest::NotOwner
         } else {
             DlmTest::Free
+        }
+    }
+
+    pub(super) fn dlm_put(
+        &mut self,
+        now: Time,
+        key: &'static str,
+        owner: DlmId,
+        lease_ms: u64,
+        value: &'static str,
+    ) -> DlmPut {
+        self.touch_data(now, key);
+        if self.data.get(key).is_some_and(|data| data.owner != owner) {
+            return DlmPut::NotOwner;
+        }
+        let deadline = now.plus_millis(lease_ms);
+        let data = Data {
+            owner,
+            value,
+            deadline,
+        };
+        self.data.insert(key, data);
+        self.touch(now, key);
+        if self.is_dlm_holder(key, owner) {
+            self.lengthen(now, key, lease_ms);
+        }
+        DlmPut::Done
+    }
+
+    pub(super) fn dlm_get(
+        &mut self,
+        now: Time,
+        key: &'static str,
+        asker: DlmId,
+    ) -> DlmGet<'static> {
+        self.touch_data(now, key);
+        if let Some(data) = self.data.get(key) {
+            if data.owner == asker {
+                return DlmGet::Done(data.value);
+            }
+            return DlmGet::NotOwner;
+        }
+        self.touch(now, key);
+        if self.is_dlm_holder(key, asker) {
+            DlmGet::NoData
+        } else {
+            DlmGet::NotFound
+        }
+    }
+
+    pub(super) fn dlm_erase(&mut self, now: Time, key: &'static str, asker: DlmId) -> DlmErase {
+        self.touch_data(now, key);
+        match self.data.get(key) {
+            None => DlmErase::NotFound,
+            Some(data) if data.owner != asker => DlmErase::NotOwner,
+            Some(_) => {
+                self.data.remove(key);
+                DlmErase::Done
+            }
+        }
+    }
+
+    fn touch_data(&mut self, now: Time, key: &'static str) {
+        if self.data.get(key).is_some_and(|data| now >= data.deadline) {
+            self.data.remove(key);
         }
     }
 
@@ -488,6 +558,8 @@ impl Model {
 
     /// Everything whose tick has come, in the order of ticks, then of arming.
     fn run_timers(&mut self, now: Time) {
+        self.data
+            .retain(|_, data| data.deadline.tick_ceil() > now.tick_floor());
         while let Some(key) = self.next_due(now) {
             let found = self.key(key);
             let due_waiter = found
@@ -584,7 +656,7 @@ impl Model {
         queued >= self.limits.max_session_waiters as usize
     }
 
-    fn is_dlm_holder(&self, key: &str, holder: (&'static str, Option<&'static str>)) -> bool {
+    fn is_dlm_holder(&self, key: &str, holder: DlmId) -> bool {
         match self.keys.get(key).map(|found| &found.holder) {
             Some(&Holder::Dlm { id, name }) => (id, name) == holder,
             _ => false,
