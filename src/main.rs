@@ -9,6 +9,7 @@ use leasehold::client::{
 use leasehold::config::parse::{BareUnit, time_ms};
 use leasehold::config::{Config, ServeArgs};
 use leasehold::credentials::{Credentials, NewCredential};
+use leasehold::driver;
 use leasehold::limits::{MAX_LEASE_MS, TOKEN_END};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, Write};
@@ -187,17 +188,8 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
             })?),
             None => None,
         };
-    if credentials.is_none() && config.listens_beyond_loopback() {
-        log::warn!(
-            "--listen reaches beyond this host, and anybody may connect: no --credentials-file"
-        );
-    }
     warn_of_few_descriptors(&config, raise_nofile());
-    start(&config, credentials).map_err(|error| Failure::new(EXIT_FAILURE, error))
-}
-
-fn start(_config: &Config, _credentials: Option<Credentials>) -> Result<(), &'static str> {
-    Err("the server is not wired to the command yet")
+    driver::serve(&config, credentials).map_err(|error| Failure::new(EXIT_FAILURE, error))
 }
 
 fn lock(args: LockArgs) -> Result<(), Failure> {
