@@ -387,6 +387,29 @@ pub struct DlmConfig {
     )]
     pub max_ttl_ms: u64,
 
+    /// Most DLM connections at a time
+    #[arg(
+        id = "max_dlm_connections",
+        long = "max-dlm-connections",
+        env = "LEASEHOLD_MAX_DLM_CONNECTIONS",
+        value_name = "COUNT",
+        default_value = "16384",
+        value_parser = |text: &str| parse::count(text, 1..=limits::MAX_CONNECTIONS)
+    )]
+    pub max_connections: u32,
+
+    /// Most memory of requests that are not complete yet, over all connections;
+    /// beyond it a request of more than 16 KiB is answered NO
+    #[arg(
+        id = "dlm_max_receiving",
+        long = "dlm-max-receiving",
+        env = "LEASEHOLD_DLM_MAX_RECEIVING",
+        value_name = "BYTES",
+        default_value = "256MiB",
+        value_parser = |text: &str| parse::bytes(text, 1..=1024 * GIB)
+    )]
+    pub max_receiving_bytes: usize,
+
     /// How long a connection may take to deliver its request
     #[arg(
         id = "dlm_request_timeout",

@@ -12,6 +12,7 @@
 
 use slab::Slab;
 
+use crate::dlm::Decoder;
 use crate::engine::time::Time;
 use crate::ids::{GrantRef, SessionId};
 
@@ -42,11 +43,31 @@ pub(crate) struct Greeting {
     pub(crate) release_on_close: bool,
 }
 
+/// Which protocol a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The native protocol.
+    Native,
+    /// JackrabbitDLM's.
+    Dlm,
+}
+
+/// A DLM connection's one request on its way in.
+#[derive(Debug)]
+pub(crate) struct DlmExchange {
+    pub(crate) decoder: Decoder,
+    /// Name of the identity whose file is being read for it.
+    pub(crate) waits_for: Option<Box<str>>,
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
+    pub(crate) protocol: Protocol,
     pub(crate) phase: Phase,
+    /// Until the request is answered; never for a native session.
+    pub(crate) dlm: Option<Box<DlmExchange>>,
     pub(crate) greeting: Greeting,
     /// Received and not yet judged: an unfinished frame, or the rest of a batch
     /// that was over its turn's budget.
@@ -65,10 +86,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn new(id: SessionId) -> Session {
+    fn new(id: SessionId, protocol: Protocol, dlm: Option<Box<DlmExchange>>) -> Session {
         Session {
             id,
+            protocol,
             phase: Phase::Open,
+            dlm,
             greeting: Greeting::default(),
             input: Vec::new(),
             backlogged: false,
@@ -89,6 +112,10 @@ impl Session {
         if self.fin_seen && self.phase == Phase::Open {
             assert!(self.backlogged, "a FIN waits only for frames before it");
         }
+        assert!(
+            self.dlm.is_none() || self.protocol == Protocol::Dlm && self.phase == Phase::Open,
+            "a request is kept until it is answered"
+        );
         if self.phase == Phase::Gone {
             assert_eq!(self.output.len(), 0, "nothing is owed after the end");
         }
@@ -195,12 +222,12 @@ impl Sessions {
     }
 
     /// Opens a session in a free slot.
-    pub(crate) fn open(&mut self) -> SessionId {
+    pub(crate) fn open(&mut self, protocol: Protocol, dlm: Option<Box<DlmExchange>>) -> SessionId {
         let entry = self.slots.vacant_entry();
         let slot = u32::try_from(entry.key()).expect("bounded by --max-connections");
         let id = SessionId::new(self.loop_index, self.opened, slot);
         self.opened = self.opened.wrapping_add(1);
-        entry.insert(Session::new(id));
+        entry.insert(Session::new(id, protocol, dlm));
         id
     }
 
@@ -218,11 +245,12 @@ impl Sessions {
             .filter(|session| session.id == id)
     }
 
-    /// Frees the slot; the driver has let go of the socket.
-    pub(crate) fn close(&mut self, id: SessionId) {
-        if self.get(id).is_some() {
-            self.slots.remove(id.slot() as usize);
-        }
+    /// Frees the slot; the driver has let go of the socket. Returns which protocol
+    /// the session spoke, `None` where there is no such session.
+    pub(crate) fn close(&mut self, id: SessionId) -> Option<Protocol> {
+        let protocol = self.get(id)?.protocol;
+        self.slots.remove(id.slot() as usize);
+        Some(protocol)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Session> {
@@ -281,9 +309,9 @@ mod tests {
     #[test]
     fn a_stale_handle_finds_nothing() {
         let mut sessions = Sessions::new(3);
-        let first = sessions.open();
+        let first = sessions.open(Protocol::Native, None);
         sessions.close(first);
-        let second = sessions.open();
+        let second = sessions.open(Protocol::Native, None);
         assert_eq!(first.slot(), second.slot());
         assert!(sessions.get(first).is_none());
         sessions.close(first);

@@ -57,6 +57,8 @@ pub struct SessionCounters {
     pub stalled: u64,
     /// Ended because more than `--output-hard-limit` was owed.
     pub over_output_limit: u64,
-    /// Requests decoded.
+    /// DLM connections that did not deliver their request in time.
+    pub requests_too_slow: u64,
+    /// Native requests decoded.
     pub requests: u64,
 }

@@ -12,6 +12,7 @@
 //! 5. sleep until [`Worker::poll_timeout`].
 
 mod deadlines;
+mod dlm;
 mod native;
 mod outbox;
 #[cfg(test)]
@@ -24,9 +25,12 @@ use crate::engine::time::Time;
 use crate::engine::{Engine, EngineLimits, Outbox as _, SessionEnd};
 use crate::ids::SessionId;
 use crate::protocol::{ErrorCode, Reply, RequestLimits};
+pub use crate::session::Protocol;
 use crate::session::{Phase, Sessions};
 use crate::stats::SessionCounters;
 use deadlines::Deadlines;
+pub use dlm::DlmConfig;
+use dlm::DlmSide;
 use outbox::{BufferPool, SessionOutbox, mark_dirty};
 
 /// Steps of work after which a session's turn is over; a request is one, and the
@@ -60,6 +64,8 @@ pub struct WorkerConfig {
     pub linger_ms: u64,
     /// `--linger-bytes`: how much input is read and dropped before a close.
     pub linger_bytes: u64,
+    /// The DLM protocol.
+    pub dlm: DlmConfig,
     /// How many loops the server has.
     pub loops: u16,
     /// Which of them this is.
@@ -106,9 +112,11 @@ pub struct Worker {
     backlog: VecDeque<SessionId>,
     stalls: Deadlines,
     lingers: Deadlines,
+    dlm_requests: Deadlines,
+    dlm: DlmSide,
     buffers: BufferPool,
+    native_connections: usize,
     counters: SessionCounters,
-    engine_has_work: bool,
     /// The latest `now` seen: time never goes back, whoever passes it in.
     latest: Time,
 }
@@ -123,22 +131,39 @@ impl Worker {
             backlog: VecDeque::new(),
             stalls: Deadlines::new(config.peer_timeout_ms),
             lingers: Deadlines::new(config.linger_ms),
+            dlm_requests: Deadlines::new(config.dlm.request_timeout_ms),
+            dlm: DlmSide::new(config.dlm),
             buffers: BufferPool::default(),
+            native_connections: 0,
             counters: SessionCounters::default(),
-            engine_has_work: false,
             latest: Time::ZERO,
             config,
         }
     }
 
-    /// A connection was accepted. `None`: over `--max-connections`, close it without a byte.
-    pub fn handle_accepted(&mut self) -> Option<SessionId> {
-        if self.sessions.len() >= self.config.max_connections {
-            self.counters.refused += 1;
-            return None;
+    /// A connection was accepted. `None`: there are too many, close it without a byte.
+    pub fn handle_accepted(&mut self, protocol: Protocol, now: Time) -> Option<SessionId> {
+        let now = self.advance_clock(now);
+        let id = match protocol {
+            Protocol::Native if self.native_connections < self.config.max_connections => {
+                self.native_connections += 1;
+                Some(self.sessions.open(protocol, None))
+            }
+            Protocol::Native => None,
+            Protocol::Dlm => self.dlm.open().map(|exchange| {
+                let id = self.sessions.open(protocol, Some(exchange));
+                let at = self.dlm_requests.arm(id, now, &self.sessions);
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.give_up_at = Some(at);
+                }
+                id
+            }),
+        };
+        match id {
+            Some(_) => self.counters.opened += 1,
+            None => self.counters.refused += 1,
         }
-        self.counters.opened += 1;
-        Some(self.sessions.open())
+        id
     }
 
     /// Bytes of a session were taken from the kernel; `now` was read after that.
@@ -148,6 +173,7 @@ impl Worker {
             return;
         };
         match session.phase {
+            Phase::Open if session.protocol == Protocol::Dlm => self.receive_dlm(id, bytes, now),
             Phase::Open if session.backlogged => session.input.extend_from_slice(bytes),
             Phase::Open if session.input.is_empty() => {
                 let judged = self.judge_batch(id, bytes, now);
@@ -180,6 +206,10 @@ impl Worker {
             (PeerEnd::Broken, _) => {
                 self.counters.broken += 1;
                 self.break_off(id, now);
+            }
+            (PeerEnd::Fin, Phase::Open) if session.protocol == Protocol::Dlm => {
+                session.fin_seen = true;
+                self.finish_dlm(id);
             }
             (PeerEnd::Fin, Phase::Open) => {
                 session.fin_seen = true;
@@ -228,12 +258,15 @@ impl Worker {
     pub fn handle_timeouts(&mut self, now: Time) {
         let now = self.advance_clock(now);
         let (engine, mut out) = self.engine_and_outbox();
-        self.engine_has_work = engine.handle_timeouts(now, TIMEOUT_STEPS_PER_TURN, &mut out);
+        engine.handle_timeouts(now, TIMEOUT_STEPS_PER_TURN, &mut out);
         for _ in 0..SESSION_ENDS_PER_TURN {
             if let Some(id) = self.stalls.pop_due(now, &self.sessions) {
                 self.counters.stalled += 1;
                 self.break_off(id, now);
             } else if let Some(id) = self.lingers.pop_due(now, &self.sessions) {
+                self.end(id);
+            } else if let Some(id) = self.dlm_requests.pop_due(now, &self.sessions) {
+                self.counters.requests_too_slow += 1;
                 self.end(id);
             } else {
                 break;
@@ -327,7 +360,12 @@ impl Worker {
 
     /// The driver has let go of the socket; the slot may name another session now.
     pub fn handle_closed(&mut self, id: SessionId) {
-        self.sessions.close(id);
+        self.drop_exchange(id);
+        match self.sessions.close(id) {
+            Some(Protocol::Native) => self.native_connections -= 1,
+            Some(Protocol::Dlm) => self.dlm.close(),
+            None => {}
+        }
     }
 
     /// Whether the session's socket should be read now. While it should not, the
@@ -336,6 +374,10 @@ impl Worker {
         self.sessions
             .get(id)
             .is_some_and(|session| match session.phase {
+                Phase::Open if session.protocol == Protocol::Dlm => session
+                    .dlm
+                    .as_ref()
+                    .is_some_and(|exchange| exchange.waits_for.is_none()),
                 Phase::Open => {
                     !session.backlogged
                         && session.output.len() <= self.config.output_soft_limit_bytes
@@ -347,7 +389,10 @@ impl Worker {
 
     /// Work is left that no event will announce: take another turn without sleeping.
     pub fn has_work(&self) -> bool {
-        self.engine_has_work || !self.backlog.is_empty() || !self.dirty.is_empty()
+        let is_due = |due: Time| due <= self.latest;
+        self.engine.poll_timeout().is_some_and(is_due)
+            || !self.backlog.is_empty()
+            || !self.dirty.is_empty()
     }
 
     /// When the next turn is due at the latest; `None`: when something arrives.
@@ -356,6 +401,7 @@ impl Worker {
             self.engine.poll_timeout(),
             self.stalls.next(),
             self.lingers.next(),
+            self.dlm_requests.next(),
         ]
         .into_iter()
         .flatten()
@@ -365,12 +411,11 @@ impl Worker {
     /// From now on nobody is granted; acquires, queued ones included, are answered `E 8`.
     pub fn handle_drain(&mut self) {
         self.engine.handle_drain();
-        self.engine_has_work = true;
     }
 
     /// Whether a drain has nothing left to wait for: no key is held and no acquire queued.
     pub fn is_drained(&self) -> bool {
-        !self.engine_has_work && self.engine.held() == 0
+        self.engine.held() == 0 && self.engine.waiting() == 0
     }
 
     /// Ends every session: what is owed is sent, then it is closed.
@@ -411,6 +456,7 @@ impl Worker {
     /// Checks what must hold between any two calls.
     pub fn invariants(&self) {
         self.engine.invariants();
+        self.dlm.invariants(self.sessions.iter());
         for session in self.sessions.iter() {
             session.invariants();
             let must_be_looked_at = session.phase == Phase::Gone
@@ -467,9 +513,12 @@ impl Worker {
         session.backlogged = false;
         session.input = Vec::new();
         mark_dirty(session, &mut self.dirty);
+        if session.protocol == Protocol::Dlm {
+            // A DLM connection has no part in the engine: its lock outlives it.
+            return self.drop_exchange(id);
+        }
         let (engine, mut out) = self.engine_and_outbox();
         engine.handle_session_end(now, id, end, &mut out);
-        self.engine_has_work = true;
     }
 
     /// Ends a session of which nothing more can be sent: grants it cannot have seen
@@ -494,6 +543,7 @@ impl Worker {
 
     /// The driver is to let go of the socket.
     fn end(&mut self, id: SessionId) {
+        self.drop_exchange(id);
         if let Some(session) = self.sessions.get_mut(id) {
             session.phase = Phase::Gone;
             session.give_up_at = None;

@@ -82,6 +82,8 @@ fn defaults_are_those_of_the_limits() {
             anonymous: false,
             config_dir: "/home/JackrabbitDLM/Config".into(),
             max_ttl_ms: limits::DEFAULT_MAX_DLM_TTL_MS,
+            max_connections: 16_384,
+            max_receiving_bytes: 256 << 20,
             request_timeout_ms: 30_000,
             max_payload_bytes: 10 << 20,
         }
@@ -99,7 +101,7 @@ fn every_flag_reaches_its_setting() {
          --peer-timeout 17 --keepalive-idle 18 --keepalive-interval 19s \
          --keepalive-count 20 --linger-ms 21 --linger-bytes 22 --unix-mode 640 --backlog 23 \
          --dlm-listen off --dlm-anonymous --dlm-config-dir /d --max-dlm-ttl 24m \
-         --dlm-request-timeout 25 --dlm-max-payload 26",
+         --max-dlm-connections 27 --dlm-max-receiving 28 --dlm-request-timeout 25 --dlm-max-payload 26",
     );
     assert_eq!(
         given,
@@ -146,6 +148,8 @@ fn every_flag_reaches_its_setting() {
                 anonymous: true,
                 config_dir: "/d".into(),
                 max_ttl_ms: 24 * 60_000,
+                max_connections: 27,
+                max_receiving_bytes: 28,
                 request_timeout_ms: 25_000,
                 max_payload_bytes: 26,
             },
@@ -245,7 +249,7 @@ fn every_flag_has_its_environment_variable_and_help() {
         .filter_map(|argument| Some((argument.get_long()?, argument)))
         .filter(|(long, _)| *long != "help")
         .collect();
-    assert_eq!(flags.len(), 30);
+    assert_eq!(flags.len(), 33);
     for (long, argument) in flags {
         let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
         assert_eq!(

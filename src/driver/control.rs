@@ -43,6 +43,14 @@ impl Control {
     pub(super) fn drain(&self, within_ms: u64) -> std::io::Result<()> {
         self.order
             .store(within_ms.saturating_add(1), Ordering::Release);
+        self.wake()
+    }
+
+    /// Wakes the loop.
+    ///
+    /// # Errors
+    /// As write(2) to an eventfd; the loop still takes its turns.
+    pub(super) fn wake(&self) -> std::io::Result<()> {
         self.waker.get().map_or(Ok(()), Waker::wake)
     }
 

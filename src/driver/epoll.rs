@@ -11,11 +11,12 @@ use std::time::Duration;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::control::{Control, Order};
+use super::identity_files::IdentityPort;
 use super::listener::{Accepted, Acceptor, Stream};
 use crate::clock;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
-use crate::worker::{Action, PeerEnd, Worker};
+use crate::worker::{Action, PeerEnd, Protocol, Worker};
 
 /// Most bytes read from one session per turn; with [`crate::worker`]'s step budget
 /// this bounds how long one session can keep the others waiting.
@@ -49,6 +50,7 @@ struct Connection {
 
 #[derive(Debug)]
 struct Listening {
+    protocol: Protocol,
     acceptor: Acceptor,
     ready: bool,
     rest_until: Time,
@@ -59,6 +61,7 @@ pub(super) struct EpollLoop {
     poll: Poll,
     worker: Worker,
     control: Arc<Control>,
+    identities: IdentityPort,
     listeners: Vec<Listening>,
     connections: Vec<Option<Connection>>,
     /// Connections to read in the next turn, each once.
@@ -86,19 +89,21 @@ impl EpollLoop {
     /// The kernel refused an epoll instance or an eventfd.
     pub(super) fn new(
         worker: Worker,
-        listeners: Vec<Acceptor>,
+        listeners: Vec<(Protocol, Acceptor)>,
+        identities: IdentityPort,
         control: Arc<Control>,
     ) -> io::Result<EpollLoop> {
         let poll = Poll::new()?;
         control.set_waker(Waker::new(poll.registry(), WAKER)?);
         let mut listening = Vec::new();
-        for (index, mut acceptor) in listeners.into_iter().enumerate() {
-            poll.registry().register(
-                acceptor.source(),
-                Token(FIRST_LISTENER + index),
-                Interest::READABLE,
-            )?;
+        for (index, (protocol, mut acceptor)) in listeners.into_iter().enumerate() {
+            if let Some(source) = acceptor.source() {
+                let token = Token(FIRST_LISTENER + index);
+                poll.registry()
+                    .register(source, token, Interest::READABLE)?;
+            }
             listening.push(Listening {
+                protocol,
                 acceptor,
                 ready: true,
                 rest_until: Time::ZERO,
@@ -108,6 +113,7 @@ impl EpollLoop {
             poll,
             worker,
             control,
+            identities,
             listeners: listening,
             connections: Vec::new(),
             ready: Vec::new(),
@@ -127,6 +133,7 @@ impl EpollLoop {
             self.gather(&mut events)?;
             self.accept();
             self.read_ready();
+            self.exchange_identities();
             for _ in 0..self.worker.backlog_len() {
                 self.worker.handle_backlog(clock::now());
             }
@@ -142,7 +149,12 @@ impl EpollLoop {
         match self.drain {
             Drain::Serving => {
                 if let Order::Drain { within_ms } = self.control.order() {
-                    self.listeners.clear();
+                    // DLM clients need a new connection to unlock: theirs stays open.
+                    for listening in &mut self.listeners {
+                        if listening.protocol == Protocol::Native {
+                            listening.acceptor.close();
+                        }
+                    }
                     self.worker.handle_drain();
                     self.drain = Drain::Draining(now.plus_millis(within_ms));
                 }
@@ -150,6 +162,7 @@ impl EpollLoop {
             }
             Drain::Draining(until) => {
                 if self.worker.is_drained() || now >= until {
+                    self.listeners.clear();
                     self.worker.close_all(now);
                     let patience_ms = self.worker.close_patience_ms();
                     self.drain = Drain::Closing(now.plus_millis(patience_ms));
@@ -233,7 +246,8 @@ impl EpollLoop {
             for _ in 0..ACCEPTS_PER_TURN {
                 match listening.acceptor.accept(now) {
                     Accepted::Stream(mut stream) => {
-                        let Some(id) = self.worker.handle_accepted() else {
+                        let protocol = listening.protocol;
+                        let Some(id) = self.worker.handle_accepted(protocol, now) else {
                             continue;
                         };
                         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -309,6 +323,17 @@ impl EpollLoop {
                     self.worker.handle_end(id, PeerEnd::Broken, clock::now());
                 }
             }
+        }
+    }
+
+    /// Takes identity files that were read, and has others read.
+    fn exchange_identities(&mut self) {
+        for (name, identity) in self.identities.take_outcomes() {
+            self.worker
+                .handle_identity_read(&name, identity, clock::now());
+        }
+        while let Some(name) = self.worker.poll_identity_read() {
+            self.identities.ask(name);
         }
     }
 

@@ -2,7 +2,7 @@
 //! accepting at the descriptor limit, the options of an accepted socket.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -98,30 +98,25 @@ impl StartLock {
         }
     }
 
-    /// Binds and listens on `address`, once per loop, all with the same port.
+    /// Binds and listens on `address`.
     ///
     /// # Errors
     /// [`BindError::InUse`] if anybody listens there.
     pub(super) fn listen(
         &self,
         address: SocketAddr,
-        loops: u16,
         backlog: u32,
-    ) -> Result<Vec<TcpListener>, BindError> {
+    ) -> Result<TcpListener, BindError> {
         let address = self.prove_free(address)?;
-        (0..loops)
-            .map(|_| {
-                let socket = stream_socket(address).map_err(|e| BindError::Io(address, e))?;
-                let listen = || {
-                    socket.set_reuse_port(true)?;
-                    socket.bind(&address.into())?;
-                    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-                    socket.set_nonblocking(true)
-                };
-                listen().map_err(|e| BindError::Io(address, e))?;
-                Ok(TcpListener::from(socket))
-            })
-            .collect()
+        let listen = || {
+            let socket = stream_socket(address)?;
+            socket.set_reuse_port(true)?;
+            socket.bind(&address.into())?;
+            socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+            socket.set_nonblocking(true)?;
+            Ok(TcpListener::from(socket))
+        };
+        listen().map_err(|error| BindError::Io(address, error))
     }
 
     /// Binds and listens on a Unix socket that gets the permissions `mode`. A file
@@ -269,7 +264,8 @@ pub(super) enum Accepted {
 /// silence and the listener does not report the same connection for ever.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    listener: Listener,
+    /// `None` once closed.
+    listener: Option<Listener>,
     options: SocketOptions,
     reserve: Option<File>,
     log_again_at: Time,
@@ -279,34 +275,49 @@ impl Acceptor {
     /// Takes a listener that is already non-blocking.
     pub(super) fn new(listener: Listener, options: SocketOptions) -> Acceptor {
         Acceptor {
-            listener,
+            listener: Some(listener),
             options,
             reserve: open_reserve(),
             log_again_at: Time::ZERO,
         }
     }
 
-    /// The listener, to register.
-    pub(super) fn source(&mut self) -> &mut dyn Source {
-        match &mut self.listener {
-            Listener::Tcp(listener) => listener,
-            Listener::Unix(listener) => listener,
+    /// The listener, to register; `None` once closed.
+    pub(super) fn source(&mut self) -> Option<&mut dyn Source> {
+        match self.listener.as_mut()? {
+            Listener::Tcp(listener) => Some(listener),
+            Listener::Unix(listener) => Some(listener),
+        }
+    }
+
+    /// Accepts nobody any more.
+    pub(super) fn close(&mut self) {
+        self.listener = None;
+        self.reserve = None;
+    }
+
+    fn accept_one(&self) -> io::Result<Option<Stream>> {
+        match &self.listener {
+            Some(listener) => listener.accept(&self.options),
+            None => Err(ErrorKind::WouldBlock.into()),
         }
     }
 
     /// Tries to accept one connection.
     pub(super) fn accept(&mut self, now: Time) -> Accepted {
-        let error = match self.listener.accept(&self.options) {
+        let error = match self.accept_one() {
             Ok(Some(stream)) => return Accepted::Stream(stream),
             // The peer was gone before it was served.
             Ok(None) => return Accepted::Lost,
             Err(error) => error,
         };
+        if error.kind() == ErrorKind::WouldBlock {
+            return Accepted::Nobody;
+        }
         match error
             .raw_os_error()
             .map(rustix::io::Errno::from_raw_os_error)
         {
-            Some(rustix::io::Errno::AGAIN) => Accepted::Nobody,
             Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                 self.log(now, &format!("turning connections away: {error}"));
                 self.turn_one_away(now)
@@ -325,7 +336,7 @@ impl Acceptor {
             self.reserve = open_reserve();
             return Accepted::RestUntil(now.plus_millis(ACCEPT_REST_MS));
         }
-        let accepted = self.listener.accept(&self.options);
+        let accepted = self.accept_one();
         let nobody = matches!(&accepted, Err(e) if e.kind() == io::ErrorKind::WouldBlock);
         drop(accepted);
         self.reserve = open_reserve();

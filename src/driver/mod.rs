@@ -3,9 +3,11 @@
 
 mod control;
 mod epoll;
+mod identity_files;
 mod listener;
 
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -19,8 +21,9 @@ pub use listener::BindError;
 use crate::clock;
 use crate::config::{Config, Listen};
 use crate::credentials::Credentials;
+use crate::dlm::DlmLimits;
 use crate::limits;
-use crate::worker::{Worker, WorkerConfig};
+use crate::worker::{Protocol, Worker, WorkerConfig};
 use control::Control;
 use epoll::EpollLoop;
 use listener::{Acceptor, Listener, SocketFile, SocketOptions, StartLock};
@@ -56,23 +59,23 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     let signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|e| ServeError::Io("watch for signals", e))?;
 
-    let Bound {
-        listeners,
-        listening,
-        socket_files,
-    } = bind(config)?;
+    let bound = bind(config)?;
     let worker = Worker::new(worker_config(config, credentials, floor)?);
     let options = socket_options(config);
-    let acceptors = listeners
+    let acceptors = bound
+        .listeners
         .into_iter()
-        .map(|listener| Acceptor::new(listener, options))
+        .map(|(protocol, listener)| (protocol, Acceptor::new(listener, options)))
         .collect();
     let control = Arc::new(Control::default());
-    let event_loop = EpollLoop::new(worker, acceptors, Arc::clone(&control))
+    let identities = identity_files::start(config.dlm.config_dir.clone(), Arc::clone(&control))
+        .map_err(|e| ServeError::Io("start the identity thread", e))?;
+    let event_loop = EpollLoop::new(worker, acceptors, identities, Arc::clone(&control))
         .map_err(|e| ServeError::Io("start an event loop", e))?;
 
     info!("serving on one epoll loop");
-    println!("ready listen={listening} dlm=off admin=off io=epoll shards=1");
+    let (listening, dlm) = (bound.native_addresses, bound.dlm_address);
+    println!("ready listen={listening} dlm={dlm} admin=off io=epoll shards=1");
     io::stdout()
         .flush()
         .map_err(|e| ServeError::Io("write the ready line", e))?;
@@ -86,7 +89,7 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     let outcome = event_loop
         .run()
         .map_err(|e| ServeError::Io("wait for events", e));
-    drop(socket_files);
+    drop(bound.socket_files);
     watch.close();
     if watcher.join().is_err() {
         unreachable!("a panic ends the process");
@@ -112,15 +115,15 @@ fn watch_signals(mut signals: Signals, control: &Control, drain_ms: u64) {
 
 fn warn_of_open_doors(config: &Config, has_credentials: bool) {
     if !has_credentials && config.listens_beyond_loopback() {
-        warn!("listening beyond loopback without --credentials-file: anybody may take locks");
+        warn!("--listen reaches beyond this host, and anybody may connect: no --credentials-file");
     }
 }
 
-/// What a server listens on.
+/// What a server listens on, and how the ready line tells it.
 struct Bound {
-    listeners: Vec<Listener>,
-    /// Their addresses for the ready line, ports chosen.
-    listening: String,
+    listeners: Vec<(Protocol, Listener)>,
+    native_addresses: String,
+    dlm_address: String,
     socket_files: Vec<SocketFile>,
 }
 
@@ -128,40 +131,56 @@ fn bind(config: &Config) -> Result<Bound, ServeError> {
     let start = StartLock::take()?;
     let backlog = config.connection.backlog;
     let mut listeners = Vec::new();
-    let mut addresses = Vec::new();
+    let mut native_addresses = Vec::new();
     let mut socket_files = Vec::new();
     for listen in &config.listen {
         match listen {
             Listen::Tcp(address) => {
-                for listener in start.listen(*address, 1, backlog)? {
-                    let local = listener
-                        .local_addr()
-                        .map_err(|e| BindError::Io(*address, e))?;
-                    addresses.push(local.to_string());
-                    let listener = mio::net::TcpListener::from_std(listener);
-                    listeners.push(Listener::Tcp(listener));
-                }
+                let (listener, local) = listen_tcp(&start, *address, backlog)?;
+                listeners.push((Protocol::Native, listener));
+                native_addresses.push(local.to_string());
             }
             Listen::Unix(path) => {
                 let mode = config.connection.unix_mode;
                 let (listener, file) = start.listen_unix(path, mode, backlog)?;
                 let listener = mio::net::UnixListener::from_std(listener);
-                listeners.push(Listener::Unix(listener));
-                addresses.push(listen.to_string());
+                listeners.push((Protocol::Native, Listener::Unix(listener)));
+                native_addresses.push(listen.to_string());
                 socket_files.push(file);
             }
         }
     }
-    let listening = if addresses.is_empty() {
-        "off".into()
-    } else {
-        addresses.join(",")
-    };
+    let mut dlm_address = OFF.to_owned();
+    if let Some(address) = config.dlm.listen {
+        let (listener, local) = listen_tcp(&start, address, backlog)?;
+        listeners.push((Protocol::Dlm, listener));
+        dlm_address = local.to_string();
+    }
     Ok(Bound {
         listeners,
-        listening,
+        native_addresses: match native_addresses.is_empty() {
+            true => OFF.to_owned(),
+            false => native_addresses.join(","),
+        },
+        dlm_address,
         socket_files,
     })
+}
+
+/// How the ready line tells that a protocol is not served.
+const OFF: &str = "off";
+
+fn listen_tcp(
+    start: &StartLock,
+    address: SocketAddr,
+    backlog: u32,
+) -> Result<(Listener, SocketAddr), BindError> {
+    let listener = start.listen(address, backlog)?;
+    let local = listener
+        .local_addr()
+        .map_err(|error| BindError::Io(address, error))?;
+    let listener = mio::net::TcpListener::from_std(listener);
+    Ok((Listener::Tcp(listener), local))
 }
 
 fn worker_config(
@@ -169,6 +188,8 @@ fn worker_config(
     credentials: Option<Credentials>,
     first_token: u64,
 ) -> Result<WorkerConfig, ServeError> {
+    // Who asks for credentials on one port does not want locks taken without on the other.
+    let anonymous_allowed = credentials.is_none() || config.dlm.anonymous;
     Ok(WorkerConfig {
         requests: config.request_limits(),
         engine: config.engine_limits(),
@@ -179,6 +200,19 @@ fn worker_config(
         peer_timeout_ms: config.connection.peer_timeout_ms.into(),
         linger_ms: config.connection.linger_ms.into(),
         linger_bytes: config.connection.linger_bytes as u64,
+        dlm: crate::worker::DlmConfig {
+            requests: DlmLimits {
+                max_key_bytes: config.limits.max_key_bytes,
+                max_ttl_ms: config.dlm.max_ttl_ms,
+                anonymous_allowed,
+                anonymous_max_ttl_ms: limits::DEFAULT_DLM_ANONYMOUS_TTL_MS,
+                anonymous_max_data_chars: limits::DEFAULT_DLM_DATA_CHARS,
+            },
+            max_connections: config.dlm.max_connections as usize,
+            max_payload_bytes: config.dlm.max_payload_bytes,
+            max_receiving_bytes: config.dlm.max_receiving_bytes,
+            request_timeout_ms: config.dlm.request_timeout_ms.into(),
+        },
         loops: 1,
         loop_index: 0,
         routing_seed: random_seed()?,

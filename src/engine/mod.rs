@@ -289,21 +289,6 @@ impl Engine {
     fn has_memory(&self, bytes: u64) -> bool {
         bytes == 0 || self.memory_bytes() + bytes <= self.limits.max_memory_bytes
     }
-
-    /// Steps of more than constant work done since last asked.
-    pub fn take_work(&mut self) -> u32 {
-        todo!()
-    }
-
-    /// How many keys are held.
-    pub fn held(&self) -> u32 {
-        todo!()
-    }
-
-    /// Checks what must hold between any two calls.
-    pub fn invariants(&self) {
-        todo!()
-    }
 }
 
 impl TimerStore for Tables {

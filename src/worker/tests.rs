@@ -27,6 +27,19 @@ fn config() -> WorkerConfig {
         peer_timeout_ms: 20 * SECOND_MS,
         linger_ms: SECOND_MS,
         linger_bytes: 1_000,
+        dlm: DlmConfig {
+            requests: crate::dlm::DlmLimits {
+                max_key_bytes: 64,
+                max_ttl_ms: 86_400_000,
+                anonymous_allowed: true,
+                anonymous_max_ttl_ms: 3_543_000,
+                anonymous_max_data_chars: 16 * 1024,
+            },
+            max_connections: 50,
+            max_payload_bytes: 1 << 20,
+            max_receiving_bytes: 1 << 20,
+            request_timeout_ms: 30 * SECOND_MS,
+        },
         loops: 1,
         loop_index: 0,
         routing_seed: 7,
@@ -60,7 +73,10 @@ impl World {
     }
 
     fn connect(&mut self) -> SessionId {
-        let id = self.worker.handle_accepted().unwrap();
+        let id = self
+            .worker
+            .handle_accepted(Protocol::Native, self.now)
+            .unwrap();
         self.sent.push((id, Vec::new()));
         id
     }
@@ -597,10 +613,18 @@ fn connections_over_the_limit_are_refused() {
     let mut world = World::new(config);
     let first = world.connect();
     world.connect();
-    assert_eq!(world.worker.handle_accepted(), None);
+    assert_eq!(
+        world.worker.handle_accepted(Protocol::Native, world.now),
+        None
+    );
     world.worker.handle_end(first, PeerEnd::Broken, world.now);
     world.turns_until_idle();
-    assert!(world.worker.handle_accepted().is_some());
+    assert!(
+        world
+            .worker
+            .handle_accepted(Protocol::Native, world.now)
+            .is_some()
+    );
 }
 
 /// Scenario 46: only the client's own orderly end releases.

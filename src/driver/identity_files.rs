@@ -1,0 +1,136 @@
+//! Reads identity files on a thread of its own: a slow disk or a hung network
+//! mount makes the requests of that identity wait, never a loop.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use log::warn;
+use rustix::fs::{Mode, OFlags};
+
+use super::control::Control;
+use crate::clock;
+use crate::dlm::{Identity, identity_file_name};
+use crate::engine::time::Time;
+use crate::limits::DLM_MAX_IDENTITY_FILE_BYTES;
+
+/// Files that cannot be used are logged at most once in this time.
+const LOG_PAUSE_MS: u64 = 1_000;
+
+/// What was read: the identity's name and what its file holds.
+pub(super) type Outcome = (String, Option<Identity>);
+
+/// One loop's line to the reading thread. What is under way is bounded by the
+/// loop's identity cache.
+#[derive(Debug)]
+pub(super) struct IdentityPort {
+    asks: Sender<Ask>,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    outcomes: Mutex<Vec<Outcome>>,
+    /// Set after an outcome was put there.
+    is_full: AtomicBool,
+    control: Arc<Control>,
+}
+
+struct Ask {
+    name: String,
+    mailbox: Arc<Mailbox>,
+}
+
+/// Starts the thread that reads identity files in `directory` for the loop that
+/// `control` wakes. It ends with its port.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(super) fn start(directory: PathBuf, control: Arc<Control>) -> io::Result<IdentityPort> {
+    let (asks, to_read) = mpsc::channel();
+    thread::Builder::new()
+        .name("identities".into())
+        .spawn(move || read_all(&directory, &to_read))?;
+    Ok(IdentityPort {
+        asks,
+        mailbox: Arc::new(Mailbox {
+            outcomes: Mutex::new(Vec::new()),
+            is_full: AtomicBool::new(false),
+            control,
+        }),
+    })
+}
+
+impl IdentityPort {
+    /// Has the file of `name` read; the loop is woken when it was.
+    pub(super) fn ask(&self, name: String) {
+        let mailbox = Arc::clone(&self.mailbox);
+        if self.asks.send(Ask { name, mailbox }).is_err() {
+            unreachable!("the thread lives as long as a port does");
+        }
+    }
+
+    /// What was read since last asked. Costs one load while nothing was.
+    pub(super) fn take_outcomes(&self) -> Vec<Outcome> {
+        let flag = &self.mailbox.is_full;
+        if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.mailbox.lock())
+    }
+}
+
+impl Mailbox {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Outcome>> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read_all(directory: &Path, to_read: &Receiver<Ask>) {
+    let mut log_again_at = Time::ZERO;
+    while let Ok(Ask { name, mailbox }) = to_read.recv() {
+        let identity = match read_identity(directory, &name) {
+            Ok(identity) => Some(identity),
+            Err(problem) => {
+                // The client is told nothing; the operator is.
+                let now = clock::now();
+                if now >= log_again_at {
+                    log_again_at = now.plus_millis(LOG_PAUSE_MS);
+                    warn!("DLM identity {name:?} is refused: {problem}");
+                }
+                None
+            }
+        };
+        mailbox.lock().push((name, identity));
+        mailbox.is_full.store(true, Ordering::Release);
+        if let Err(error) = mailbox.control.wake() {
+            warn!("cannot wake a loop: {error}");
+        }
+    }
+}
+
+fn read_identity(directory: &Path, name: &str) -> Result<Identity, String> {
+    let file_name = identity_file_name(name).ok_or("not a plain file name")?;
+    let path = directory.join(file_name);
+    let contents = read_regular_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Identity::parse(&contents).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Reads a file that must be an ordinary one: opening a FIFO must not block, and a
+/// device must not be read.
+fn read_regular_file(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut contents = Vec::new();
+    // One byte more than allowed shows that there is more than allowed.
+    file.take(DLM_MAX_IDENTITY_FILE_BYTES as u64 + 1)
+        .read_to_end(&mut contents)?;
+    Ok(contents)
+}

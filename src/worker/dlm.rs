@@ -1,0 +1,263 @@
+//! The JackrabbitDLM protocol's side of a worker: one request per connection,
+//! answered, then closed by the closing rules.
+
+use super::{Worker, mark_dirty};
+use crate::dlm::{
+    Decoder, DlmLimits, DlmReply, DlmRequest, Identity, IdentityCache, Operation, ParsedRequest,
+    Progress, Status, Verdict,
+};
+use crate::engine::time::Time;
+use crate::engine::{DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock};
+use crate::ids::SessionId;
+use crate::session::{DlmExchange, Phase, Protocol, Session};
+use std::collections::VecDeque;
+
+/// Most identities known to a loop, those being read included.
+const MAX_IDENTITIES: usize = 1024;
+
+/// A request that has taken no more than this is never refused for memory, so that
+/// large requests cannot shut out small ones.
+const SMALL_REQUEST_BYTES: usize = 16 * 1024;
+
+/// What a loop's DLM side may do; each limit comes from a flag.
+#[derive(Clone, Copy, Debug)]
+pub struct DlmConfig {
+    /// What requests may ask.
+    pub requests: DlmLimits,
+    /// `--max-dlm-connections`, this loop's share.
+    pub max_connections: usize,
+    /// `--dlm-max-payload`: longest encoded request, in bytes.
+    pub max_payload_bytes: usize,
+    /// `--dlm-max-receiving`, this loop's share: bytes of requests that are not
+    /// complete yet, over all connections.
+    pub max_receiving_bytes: usize,
+    /// `--dlm-request-timeout`, in milliseconds.
+    pub request_timeout_ms: u64,
+}
+
+/// What a loop keeps for all DLM connections together.
+#[derive(Debug)]
+pub(super) struct DlmSide {
+    config: DlmConfig,
+    identities: IdentityCache<SessionId>,
+    /// Names whose files the driver is to have read.
+    to_read: VecDeque<String>,
+    connections: usize,
+    receiving_bytes: usize,
+}
+
+impl DlmSide {
+    pub(super) fn new(config: DlmConfig) -> DlmSide {
+        DlmSide {
+            config,
+            identities: IdentityCache::new(MAX_IDENTITIES),
+            to_read: VecDeque::new(),
+            connections: 0,
+            receiving_bytes: 0,
+        }
+    }
+
+    /// A connection's exchange, unless there are too many already.
+    pub(super) fn open(&mut self) -> Option<Box<DlmExchange>> {
+        if self.connections >= self.config.max_connections {
+            return None;
+        }
+        self.connections += 1;
+        Some(Box::new(DlmExchange {
+            decoder: Decoder::new(self.config.max_payload_bytes),
+            waits_for: None,
+        }))
+    }
+
+    /// The connection is closed.
+    pub(super) fn close(&mut self) {
+        self.connections -= 1;
+    }
+
+    pub(super) fn invariants<'a>(&self, sessions: impl Iterator<Item = &'a Session>) {
+        let (mut connections, mut bytes) = (0, 0);
+        for session in sessions.filter(|session| session.protocol == Protocol::Dlm) {
+            connections += 1;
+            bytes += session.dlm.as_ref().map_or(0, |d| d.decoder.buffer_bytes());
+        }
+        assert_eq!(self.connections, connections);
+        assert_eq!(self.receiving_bytes, bytes);
+    }
+}
+
+impl Worker {
+    /// The name of an identity whose file is to be read now, off the loop; exactly
+    /// one [`Worker::handle_identity_read`] must follow.
+    pub fn poll_identity_read(&mut self) -> Option<String> {
+        self.dlm.to_read.pop_front()
+    }
+
+    /// The file of the identity `name` was read: what it holds, `None` where it is
+    /// missing or no identity file.
+    pub fn handle_identity_read(&mut self, name: &str, identity: Option<Identity>, now: Time) {
+        let now = self.advance_clock(now);
+        for id in self.dlm.identities.handle_read(name, identity) {
+            if let Some(exchange) = self.exchange(id) {
+                exchange.waits_for = None;
+                self.answer_request(id, Some(identity), now);
+            }
+        }
+    }
+
+    pub(super) fn receive_dlm(&mut self, id: SessionId, bytes: &[u8], now: Time) {
+        let Some(exchange) = self.exchange(id) else {
+            return;
+        };
+        let before = exchange.decoder.buffer_bytes();
+        let progress = exchange.decoder.push(bytes);
+        let after = exchange.decoder.buffer_bytes();
+        self.dlm.receiving_bytes = self.dlm.receiving_bytes - before + after;
+        match progress {
+            Progress::Complete => self.answer_request(id, None, now),
+            Progress::Refused => self.answer(id, &DlmReply::bare(Status::BadPayload)),
+            Progress::Pending => {
+                let over = self.dlm.receiving_bytes > self.dlm.config.max_receiving_bytes;
+                if over && after > SMALL_REQUEST_BYTES {
+                    self.answer(id, &DlmReply::bare(Status::No));
+                }
+            }
+        }
+    }
+
+    /// The client's side has ended.
+    pub(super) fn finish_dlm(&mut self, id: SessionId) {
+        // Its request is complete if it waits for an identity: the answer follows.
+        let is_waiting = self
+            .exchange(id)
+            .is_some_and(|exchange| exchange.waits_for.is_some());
+        if !is_waiting {
+            self.end(id);
+        }
+    }
+
+    /// Gives back what a connection's request holds.
+    pub(super) fn drop_exchange(&mut self, id: SessionId) {
+        let taken = self.sessions.get_mut(id).and_then(|s| s.dlm.take());
+        if let Some(exchange) = taken {
+            self.dlm.receiving_bytes -= exchange.decoder.buffer_bytes();
+            if let Some(name) = &exchange.waits_for {
+                self.dlm.identities.handle_waiter_gone(name, &id);
+            }
+        }
+    }
+
+    /// Judges a complete request. `read` is what its identity's file was found to
+    /// hold, if it has waited for that.
+    fn answer_request(&mut self, id: SessionId, read: Option<Option<Identity>>, now: Time) {
+        let Some(exchange) = self.exchange(id) else {
+            return;
+        };
+        // Out of the session while it is judged: its text is borrowed throughout.
+        let decoder = std::mem::replace(&mut exchange.decoder, Decoder::new(0));
+        let held_bytes = decoder.buffer_bytes();
+        let parsed = ParsedRequest::parse(decoder.text(), &self.dlm.config.requests);
+        let parsed = match parsed {
+            Ok(parsed) => parsed,
+            Err(fault) => {
+                self.dlm.receiving_bytes -= held_bytes;
+                return self.answer(id, &fault.into());
+            }
+        };
+        let verdict = match (parsed.claim(), read) {
+            (None, _) => Verdict::Anonymous,
+            (Some(claim), Some(identity)) => Identity::verify(identity.as_ref(), claim),
+            (Some(claim), None) => {
+                let lookup = self.dlm.identities.lookup(now, claim, id);
+                if lookup.read {
+                    self.dlm.to_read.push_back(claim.name.clone().into_owned());
+                }
+                let Some(verdict) = lookup.verdict else {
+                    let name = Some(claim.name.as_ref().into());
+                    if let Some(exchange) = self.exchange(id) {
+                        exchange.waits_for = name;
+                        exchange.decoder = decoder;
+                    }
+                    return;
+                };
+                verdict
+            }
+        };
+        self.dlm.receiving_bytes -= held_bytes;
+        match parsed.judge(verdict) {
+            Ok(request) => self.execute(id, request, now),
+            Err(fault) => self.answer(id, &fault.into()),
+        }
+    }
+
+    /// Does what the request asks and answers it.
+    fn execute(&mut self, id: SessionId, request: DlmRequest<'_>, now: Time) {
+        let key = request.file_name.as_bytes();
+        let holder = DlmHolder {
+            id: &request.id,
+            name: request.claim.as_ref().map(|claim| claim.name.as_ref()),
+        };
+        let own = |status| DlmReply::with_id(status, request.id.as_ref());
+        let bare = DlmReply::bare;
+        let (engine, mut out) = self.engine_and_outbox();
+        let reply = match request.operation {
+            Operation::Lock { ttl_ms } => {
+                match engine.handle_dlm_lock(now, key, holder, ttl_ms, &mut out) {
+                    DlmLock::Locked => own(Status::Locked),
+                    DlmLock::NotOwner => bare(Status::NotOwner),
+                    DlmLock::Overloaded => bare(Status::No),
+                }
+            }
+            Operation::Unlock => match engine.handle_dlm_unlock(now, key, holder, &mut out) {
+                DlmUnlock::Unlocked => own(Status::Unlocked),
+                DlmUnlock::Absent => bare(Status::Unlocked),
+                DlmUnlock::NotOwner => bare(Status::NotOwner),
+            },
+            Operation::TestLock => match engine.handle_dlm_test(now, key, holder, &mut out) {
+                DlmTest::Free => bare(Status::Unlocked),
+                DlmTest::Own => own(Status::Locked),
+                DlmTest::NotOwner => bare(Status::NotOwner),
+            },
+            Operation::Put { ttl_ms, data_store } => {
+                let value = data_store.into_owned().into_boxed_str();
+                match engine.handle_dlm_put(now, key, holder, ttl_ms, value, &mut out) {
+                    DlmPut::Done => own(Status::Done),
+                    DlmPut::NotOwner => bare(Status::NotOwner),
+                    DlmPut::Overloaded => bare(Status::No),
+                }
+            }
+            Operation::Get => match engine.handle_dlm_get(now, key, holder, &mut out) {
+                DlmGet::Done(data) => DlmReply::with_data(request.id.as_ref(), data.to_owned()),
+                DlmGet::NoData => own(Status::NoData),
+                DlmGet::NotFound => bare(Status::NotFound),
+                DlmGet::NotOwner => bare(Status::NotOwner),
+            },
+            Operation::Erase => match engine.handle_dlm_erase(now, key, holder) {
+                DlmErase::Done => own(Status::Done),
+                DlmErase::NotFound => bare(Status::NotFound),
+                DlmErase::NotOwner => bare(Status::NotOwner),
+            },
+            Operation::Version => DlmReply::version(),
+        };
+        self.answer(id, &reply);
+    }
+
+    /// Answers and begins to close.
+    fn answer(&mut self, id: SessionId, reply: &DlmReply<'_>) {
+        self.drop_exchange(id);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let output = session.output.buffer();
+        if output.capacity() == 0 {
+            *output = self.buffers.take();
+        }
+        reply.encode(output);
+        session.phase = Phase::Closing;
+        session.give_up_at = None;
+        mark_dirty(session, &mut self.dirty);
+    }
+
+    fn exchange(&mut self, id: SessionId) -> Option<&mut DlmExchange> {
+        self.sessions.get_mut(id)?.dlm.as_deref_mut()
+    }
+}
