@@ -15,3 +15,8 @@ pub mod protocol;
 mod session;
 pub mod stats;
 pub mod worker;
+
+/// The example that README shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -407,3 +407,18 @@ fn the_credential_comes_from_the_file_or_else_the_environment() {
     let line = error_line(bad.env("LEASEHOLD_CREDENTIAL", "no colon"), 2);
     assert!(line.contains("LEASEHOLD_CREDENTIAL"), "{line}");
 }
+
+#[test]
+fn readme_lists_every_flag_of_serve() {
+    let readme = include_str!("../README.md");
+    let help = output(&mut leasehold("serve --help"));
+    let flags: Vec<_> = text(&help.stdout)
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .map(|line| line.split([' ', '\n']).next().unwrap_or(line))
+        .collect();
+    assert!(flags.len() >= 30, "the help lists flags: {flags:?}");
+    for flag in flags {
+        assert!(readme.contains(&format!("`--{flag}`")), "--{flag}");
+    }
+}

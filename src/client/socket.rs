@@ -40,6 +40,8 @@ pub(super) enum Received {
 
 impl Socket {
     /// Connects, trying each of the host's addresses in turn until `deadline`.
+    /// (How long it takes to look a host name up is the system's to say; an IP
+    /// address needs no looking up.)
     pub(super) fn connect(address: &ServerAddress, deadline: Time) -> io::Result<Socket> {
         match address {
             ServerAddress::Unix(path) => connect_unix(&SocketAddrUnix::new(path)?, deadline),
