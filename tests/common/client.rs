@@ -180,13 +180,13 @@ impl Client {
     /// Takes every key, all at once, and returns their tokens.
     #[track_caller]
     pub fn hold_all(&mut self, keys: &[String], lease_s: u8) -> Vec<u64> {
-        let requests = (0..).zip(keys);
+        let requests = (1..).zip(keys);
         let requests = requests.map(|(owner, key)| acquire(owner, 0, lease_s, key));
         self.send(&requests.collect::<Vec<_>>().concat());
         let mut tokens = vec![0; keys.len()];
         for _ in keys {
             match self.reply() {
-                Reply::Acquired { owner, token, .. } => tokens[owner as usize] = token,
+                Reply::Acquired { owner, token, .. } => tokens[owner as usize - 1] = token,
                 other => panic!("{other:?} where a grant was expected"),
             }
         }

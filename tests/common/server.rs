@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -167,7 +167,9 @@ impl Server {
         self.signal(Signal::TERM);
         // Each loop learns of it for itself: ask keys enough to meet all of them.
         let keys: Vec<String> = (0..32).map(|number| format!("drain-{number}")).collect();
+        let guard = Instant::now() + HANG_GUARD;
         loop {
+            assert!(Instant::now() < guard, "the drain does not begin");
             let requests = keys.iter().map(|key| acquire(2, 0, 1, key));
             control.send(&requests.collect::<Vec<_>>().concat());
             let replies: Vec<Reply> = keys.iter().map(|_| control.reply()).collect();

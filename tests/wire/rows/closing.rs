@@ -119,7 +119,7 @@ fn ends() -> Vec<Row> {
                 let mut client = server.connect();
                 client.send(b"?");
                 // In flight while the server closes: unread, it would turn into a reset.
-                for owner in 0..1_000 {
+                for owner in 1..=1_000 {
                     client.send(&ping(owner));
                 }
                 client.expect_error(0, 1);

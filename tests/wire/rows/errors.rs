@@ -407,6 +407,42 @@ fn precedence() -> Vec<Row> {
             "--max-keys",
             "2",
         ]),
+        row(
+            "memory limit reached: E 9 before B before E 6, and the rest is served",
+            |server| {
+                let mut client = server.connect();
+                client.send(&[acquire(1, 0, LONG_S, "a"), acquire(2, LONG_S, 1, "a")].concat());
+                let token = client.granted(1).token;
+                // Other sessions hold keys until there is no room for one more.
+                let mut other = server.connect();
+                let fill = (0..).find(|number: &u64| {
+                    other.send(&acquire(3, 0, LONG_S, format!("{number:01000}")));
+                    match other.reply() {
+                        Reply::Acquired { owner: 3, .. } => false,
+                        Reply::Error { owner: 3, code: 6 } => true,
+                        other => panic!("{other:?}"),
+                    }
+                });
+                assert!(fill.is_some_and(|held| held > 100), "{fill:?} keys fit");
+                assert_open(&mut client, &acquire(4, LONG_S, 1, "a"), 4, 9);
+                other.send(&acquire(5, LONG_S, 1, "a"));
+                other.expect(Reply::Busy(5));
+                // Leaving takes no memory, nor does what is answered at once.
+                other.send(&acquire(6, 0, 1, "a"));
+                other.expect(Reply::TimedOut(6));
+                other.send(&release(7, token, "a"));
+                other.expect(Reply::Released(7));
+                client.granted(2);
+            },
+        )
+        .flags(&[
+            "--max-memory",
+            "1MiB",
+            "--max-session-waiters",
+            "1",
+            "--max-waiters-per-key",
+            "1",
+        ]),
         row("E 9 before B", |server| {
             let mut client = server.connect();
             client.send(&[acquire(1, 0, LONG_S, "a"), acquire(2, LONG_S, 1, "a")].concat());

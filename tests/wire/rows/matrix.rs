@@ -560,9 +560,11 @@ fn ends() -> Vec<Row> {
             "lease expires, nobody waits: free, N for its token",
             |server| {
                 let mut client = server.connect();
-                client.send(&acquire_ms(1, 0, 50, "k"));
+                let sent = client.send(&acquire_ms(1, 0, 100, "k"));
                 let token = client.granted(1).token;
                 client.await_state("k", |state| !state.held);
+                let elapsed = client.received_at() - sent;
+                assert!(elapsed.as_millis() >= 100, "free after {elapsed:?}");
                 client.send(&release(2, token, "k"));
                 client.expect(Reply::NotHeld(2));
                 client.send(&extend(3, LONG_S, token, "k"));

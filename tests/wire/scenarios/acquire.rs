@@ -145,7 +145,7 @@ fn assert_agreement(
             } => {
                 // A waiter is granted only while now is before its deadline.
                 assert!(waited_ms < wait_ms(owner));
-                tokens[owner as usize] = Some(token);
+                tokens[owner as usize - 1] = Some(token);
             }
             Reply::TimedOut(owner) => {
                 let waited = waiting.received_at() - sent;
@@ -181,7 +181,7 @@ fn s04_a_lease_that_ends_as_the_wait_does_leaves_no_doubt_who_holds() {
             let keys: Vec<String> = (0..KEYS).map(|key| format!("{round}-{key}")).collect();
             let wait_ms = |owner: u64| 6 + (owner % 4) as u32;
             let leases = keys.iter().map(|key| acquire_ms(1, 0, 8, key));
-            let waits = (0..).zip(&keys);
+            let waits = (1..).zip(&keys);
             let waits = waits.map(|(owner, key)| acquire_ms(owner, wait_ms(owner), 250_000, key));
             let waits = waits.collect::<Vec<_>>().concat();
             holder.send(&leases.collect::<Vec<_>>().concat());
@@ -216,7 +216,7 @@ fn s04_a_release_that_comes_as_the_wait_ends_leaves_no_doubt_who_holds() {
             let releases = releases.map(|(key, token)| release(2, token, key));
             let releases = releases.collect::<Vec<_>>().concat();
             let wait_ms = |owner: u64| 3 + (owner % 3) as u32;
-            let waits = (0..).zip(&keys);
+            let waits = (1..).zip(&keys);
             let waits = waits.map(|(owner, key)| acquire_ms(owner, wait_ms(owner), 250_000, key));
             let waits = waits.collect::<Vec<_>>().concat();
             // The end of a wait like theirs says when to release.

@@ -33,7 +33,7 @@ fn s07_the_head_is_granted_at_lease_end_though_nothing_else_happens() {
         let (mut holder, mut waiting) = (server.connect(), server.connect());
         let leases_ms = [1, 2, 30, 63, 64, 65, 128, 255, 256, 257, 300, 511, 512, 513];
         let mut sent = Vec::new();
-        for (owner, lease_ms) in (0..).zip(leases_ms) {
+        for (owner, lease_ms) in (1..).zip(leases_ms) {
             sent.push(holder.send(&acquire_ms(owner, 0, lease_ms, owner.to_string())));
             holder.granted(owner);
             waiting.send(&acquire(owner, LONG_S, LONG_S, owner.to_string()));
@@ -43,8 +43,8 @@ fn s07_the_head_is_granted_at_lease_end_though_nothing_else_happens() {
             let Reply::Acquired { owner, .. } = waiting.reply() else {
                 panic!("no grant");
             };
-            let lease_ms = u64::from(leases_ms[owner as usize]);
-            let elapsed = waiting.received_at() - sent[owner as usize];
+            let lease_ms = u64::from(leases_ms[owner as usize - 1]);
+            let elapsed = waiting.received_at() - sent[owner as usize - 1];
             assert!(
                 elapsed >= Duration::from_millis(lease_ms),
                 "{elapsed:?} after a grant for {lease_ms} ms"
@@ -112,25 +112,25 @@ fn s10_whoever_leaves_the_middle_of_a_queue_leaves_the_order_alone() {
         let mut holder = server.connect();
         holder.send(&acquire(1, 0, LONG_S, "k"));
         let mut token = holder.granted(1).token;
-        let mut queued: Vec<Client> = (0..9)
-            .map(|place| queue(&server, "k", u64::from(place), place + 1))
+        let mut queued: Vec<Client> = (1..=9)
+            .map(|place| queue(&server, "k", place.into(), place))
             .collect();
         // One that dies, one that closes, one that cancels, one whose wait ends.
         queued.remove(7).reset();
         holder.await_state("k", |state| state.waiters == 8);
         let mut closing = queued.remove(5);
         closing.finish();
-        closing.expect(Reply::TimedOut(5));
+        closing.expect(Reply::TimedOut(6));
         closing.expect_end();
-        queued[3].send(&cancel(50, 3, "k"));
-        queued[3].expect(Reply::TimedOut(3));
+        queued[3].send(&cancel(50, 4, "k"));
+        queued[3].expect(Reply::TimedOut(4));
         queued[3].expect(Reply::CancelDone {
             owner: 50,
             cancelled: true,
         });
         queued[4].send(&acquire_ms(60, 1, LONG_S.into(), "k"));
         queued[4].expect(Reply::TimedOut(60));
-        let order = [0, 1, 2, 4, 6, 8];
+        let order = [1, 2, 3, 5, 7, 9];
         let places = [0, 1, 2, 4, 5, 6];
         for (owner, place) in order.into_iter().zip(places) {
             holder.send(&release(2, token, "k"));

@@ -85,7 +85,7 @@ fn s22_at_the_descriptor_limit_the_served_stay_served_and_accepting_resumes() {
 /// Sends pings, reading none of their answers, until the server reads no more
 /// while it serves others well. Returns the number sent; the last may be cut.
 fn fill_until_input_stops(stuffed: &mut Client, other: &mut Client) -> usize {
-    let pings: Vec<u8> = (0..1_000).flat_map(ping).collect();
+    let pings: Vec<u8> = (1..=1_000).flat_map(ping).collect();
     let mut sent = 0;
     let mut stalls = 0;
     while stalls < 200 {
@@ -112,15 +112,15 @@ fn s23_a_client_that_never_reads_is_read_no_more_and_loses_nothing() {
         let mut other = server.connect();
         let mut stuffed = Client::connect_small(server.address(), 4096).unwrap();
         let sent = fill_until_input_stops(&mut stuffed, &mut other);
-        let frame = ping(0).len();
-        for number in 0..sent / frame {
-            stuffed.expect(Reply::Pong(number as u64 % 1_000));
+        let owner = |number: usize| number as u64 % 1_000 + 1;
+        let frame = ping(1).len();
+        let whole = sent / frame;
+        for number in 0..whole {
+            stuffed.expect(Reply::Pong(owner(number)));
         }
-        let rest = &ping((sent / frame) as u64 % 1_000)[sent % frame..];
-        if sent % frame > 0 {
-            stuffed.send(rest);
-            stuffed.expect(Reply::Pong((sent / frame) as u64 % 1_000));
-        }
+        // The last may have been cut anywhere: its rest completes it.
+        stuffed.send(&ping(owner(whole))[sent % frame..]);
+        stuffed.expect(Reply::Pong(owner(whole)));
         stuffed.expect_quiet();
     });
 }
@@ -204,7 +204,7 @@ fn s23_a_client_that_takes_no_output_is_closed_after_the_peer_time_out() {
         let mut stuffed = Client::connect_small(server.address(), 4096).unwrap();
         stuffed.send(&acquire(2, LONG_S, LONG_S, "k"));
         other.await_state("k", |state| state.waiters == 1);
-        let pings: Vec<u8> = (0..1_000).flat_map(ping).collect();
+        let pings: Vec<u8> = (1..=1_000).flat_map(ping).collect();
         let guard = Instant::now() + HANG_GUARD;
         while other.state("k").waiters == 1 {
             // Fails once it is closed.
@@ -271,10 +271,10 @@ fn s25_a_client_that_ends_its_side_gets_every_reply_it_is_owed() {
         // Far more than the server's output may hold before it stops reading.
         let rounds = 20_000;
         let mut bytes = Vec::new();
-        for owner in 0..rounds {
+        for owner in 1..=rounds {
             bytes.extend(query(owner, "k"));
         }
-        for owner in 0..500 {
+        for owner in 1..=500 {
             bytes.extend(acquire(rounds + owner, LONG_S, LONG_S, "k"));
         }
         bytes.extend(acquire_ms(1, 1, 1, "cut")[..9].iter());
@@ -288,11 +288,11 @@ fn s25_a_client_that_ends_its_side_gets_every_reply_it_is_owed() {
             while let Some(reply) = client.reply_or_end() {
                 match reply {
                     Reply::State { owner, .. } => {
-                        assert_eq!(owner, states);
                         states += 1;
+                        assert_eq!(owner, states);
                     }
                     Reply::TimedOut(owner) => {
-                        assert!((rounds..rounds + 500).contains(&owner));
+                        assert!((rounds + 1..=rounds + 500).contains(&owner));
                         timed_out += 1;
                     }
                     other => panic!("{other:?}"),
