@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -294,11 +294,10 @@ impl Client {
             .expect("the connection stands");
     }
 
-    /// Ends the connection with a reset.
+    /// Ends the connection with a reset, now. Closing with SO_LINGER 0 would wait
+    /// for a child that another test is starting to let go of its copy.
     pub fn reset(self) {
-        self.socket
-            .set_linger(Some(Duration::ZERO))
-            .expect("a socket takes SO_LINGER");
+        rustix::net::connect_unspec(&self.socket).expect("a TCP socket disconnects");
     }
 
     /// The server ends its side in order, without a byte more.
