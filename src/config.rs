@@ -100,6 +100,27 @@ pub struct LoopConfig {
     )]
     pub shards: u16,
 
+    /// Address of metrics and health; this version serves none, so only off is possible
+    #[arg(
+        long = "admin-listen",
+        env = "LEASEHOLD_ADMIN_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "off",
+        value_parser = |text: &str| only(text, "off", Unserved::Admin)
+    )]
+    pub admin: Unserved,
+
+    /// Directory of what survives a restart; this version keeps nothing, so only
+    /// none is possible
+    #[arg(
+        long = "state-dir",
+        env = "LEASEHOLD_STATE_DIR",
+        value_name = "DIRECTORY",
+        default_value = "none",
+        value_parser = |text: &str| only(text, "none", Unserved::State)
+    )]
+    pub state: Unserved,
+
     /// How long a drain waits until nothing is held any more, in seconds
     #[arg(
         long = "drain-seconds",
@@ -109,6 +130,15 @@ pub struct LoopConfig {
         value_parser = |text: &str| parse::time_ms(text, Seconds, 0..=DAY_MS)
     )]
     pub drain_ms: u32,
+}
+
+/// What a flag can only turn off, because this version does not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// Metrics and health.
+    Admin,
+    /// State that survives a restart.
+    State,
 }
 
 /// How the loops talk to the kernel.
@@ -512,6 +542,16 @@ fn parse_shards(text: &str) -> Result<u16, String> {
     match parse::count(text, 1..=u16::MAX)? {
         1 => Ok(1),
         _ => Err("this version runs one loop, so only 1 is possible".into()),
+    }
+}
+
+fn only(text: &str, word: &str, unserved: Unserved) -> Result<Unserved, String> {
+    if text == word {
+        Ok(unserved)
+    } else {
+        Err(format!(
+            "this version does not have it, so only {word} is possible"
+        ))
     }
 }
 

@@ -50,6 +50,7 @@ enum Command {
     /// Each flag can also be given in the environment, as LEASEHOLD_ and its name
     /// in capitals with underscores; a flag wins. Times are 5, 5s, 250ms or 3m; a
     /// bare number is seconds, or the unit at the end of the flag's name.
+    #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArgs>),
     /// Acquire a lock and print its token; it is held until unlocked, or until its
     /// lease ends

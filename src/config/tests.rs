@@ -36,6 +36,8 @@ fn defaults_are_those_of_the_limits() {
         LoopConfig {
             io: Io::Auto,
             shards: 1,
+            admin: Unserved::Admin,
+            state: Unserved::State,
             drain_ms: 5_000,
         }
     );
@@ -93,7 +95,7 @@ fn defaults_are_those_of_the_limits() {
 #[test]
 fn every_flag_reaches_its_setting() {
     let given = accepted(
-        "--listen 127.0.0.1:0 --listen unix:/run/l.sock,[::1]:7 --io epoll --shards 1 \
+        "--listen 127.0.0.1:0 --listen unix:/run/l.sock,[::1]:7 --io epoll --shards 1 --admin-listen off --state-dir none \
          --drain-seconds 250ms --max-key-bytes 1KiB --max-keys 11 --max-memory 1GiB \
          --max-waiters-per-key 12 --max-waiters 13 --max-session-waiters 14 \
          --max-connections 15 --max-lease 3m --max-wait 0 --expiry-grace-ms 16 \
@@ -114,6 +116,8 @@ fn every_flag_reaches_its_setting() {
             loops: LoopConfig {
                 io: Io::Epoll,
                 shards: 1,
+                admin: Unserved::Admin,
+                state: Unserved::State,
                 drain_ms: 250,
             },
             limits: LimitConfig {
@@ -164,6 +168,8 @@ fn impossible_values_are_refused_with_the_flag_s_name() {
         ("--dlm-listen", "unix:/x 37373 on"),
         ("--io", "uring poll EPOLL"),
         ("--shards", "0 2 -1 65537 two"),
+        ("--admin-listen", "127.0.0.1:9327 none on"),
+        ("--state-dir", "/var/lib/leasehold off"),
         ("--drain-seconds", "-1 1441m 0.5 1h 18446744073709551617"),
         ("--max-key-bytes", "0 16385 17KiB -1 1.5KiB 1K"),
         ("--max-keys", "0 4294967296 -1 1e6 16M"),
@@ -249,7 +255,7 @@ fn every_flag_has_its_environment_variable_and_help() {
         .filter_map(|argument| Some((argument.get_long()?, argument)))
         .filter(|(long, _)| *long != "help")
         .collect();
-    assert_eq!(flags.len(), 33);
+    assert_eq!(flags.len(), 35);
     for (long, argument) in flags {
         let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
         assert_eq!(
