@@ -245,8 +245,10 @@ impl Engine {
         };
         let timer = TimerId::new(TimerKind::Data, record);
         self.wheel.cancel(&mut self.tables, timer);
-        self.tables.data.records[record].deadline = now.plus_millis(lease_ms);
-        self.wheel.arm(&mut self.tables, timer);
+        let deadline = now.plus_millis(lease_ms);
+        self.tables.data.records[record].deadline = deadline;
+        self.wheel
+            .arm(&mut self.tables, timer, deadline.tick_ceil());
         let lock_hash = self.tables.locks.hash(key);
         if let Some(entry) = self.find_settled(now, lock_hash, key, out)
             && self.is_dlm_held_by(entry, holder)

@@ -1,6 +1,6 @@
 //! How a lease starts and ends, and how a key passes on to the head of its queue.
 
-use super::lock_table::Holder;
+use super::lock_table::{Entry, Holder};
 use super::paged_slab::NONE;
 use super::sessions::GroupState;
 use super::time::Time;
@@ -27,29 +27,29 @@ impl Engine {
     /// over ends, and the key passes on. Returns whether the key still has an
     /// entry; if it has, its deadline is later than `now`.
     pub(super) fn settle(&mut self, now: Time, entry: u32, out: &mut impl Outbox) -> bool {
-        let Some(side) = self.tables.locks.side(entry) else {
-            return self.settle_deadline(now, entry, out);
-        };
-        let group = side.group;
-        if self.drain.has_begun() {
-            self.end_waits_of_drained_key(now, entry, out);
+        let &Entry { deadline, side, .. } = &self.tables.locks.entries[entry];
+        if side != NONE {
+            let group = self.tables.locks.sides[side].group;
+            if self.drain.has_begun() {
+                self.end_waits_of_drained_key(now, entry, out);
+            }
+            if group != NONE
+                && let GroupState::Closing(closed_at) = self.sessions.groups[group].state
+                && closed_at < deadline
+            {
+                self.counters.released_on_close += 1;
+                return self.hand_over(now, entry, out);
+            }
         }
-        if group != NONE
-            && let GroupState::Closing(closed_at) = self.sessions.groups[group].state
-            && closed_at < self.tables.locks.entries[entry].deadline
-        {
-            self.counters.released_on_close += 1;
-            return self.hand_over(now, entry, out);
-        }
-        self.settle_deadline(now, entry, out)
+        now < deadline || self.end_lease(now, entry, out)
     }
 
-    fn settle_deadline(&mut self, now: Time, entry: u32, out: &mut impl Outbox) -> bool {
-        let deadline = self.tables.locks.entries[entry].deadline;
-        if now < deadline {
-            return true;
-        }
-        if self.tables.locks.entries[entry].holder != Holder::Nobody {
+    /// The lease, or the grace after it, is over. Returns what `settle` does.
+    fn end_lease(&mut self, now: Time, entry: u32, out: &mut impl Outbox) -> bool {
+        let &Entry {
+            deadline, holder, ..
+        } = &self.tables.locks.entries[entry];
+        if holder != Holder::Nobody {
             self.counters.expired += 1;
             let grace_end = deadline.plus_millis(u64::from(self.limits.expiry_grace_ms));
             if now < grace_end {
@@ -112,12 +112,13 @@ impl Engine {
         self.set_deadline(entry, now.plus_millis(lease_ms));
     }
 
-    /// Sets when the lease, or the grace after it, is over.
+    /// Sets when the lease, or the grace after it, is over, and arms the timer,
+    /// which is not armed.
     pub(super) fn set_deadline(&mut self, entry: u32, deadline: Time) {
-        let timer = TimerId::new(TimerKind::Lease, entry);
-        self.wheel.cancel(&mut self.tables, timer);
         self.tables.locks.entries[entry].deadline = deadline;
-        self.wheel.arm(&mut self.tables, timer);
+        let timer = TimerId::new(TimerKind::Lease, entry);
+        self.wheel
+            .arm(&mut self.tables, timer, deadline.tick_ceil());
     }
 
     /// Adds the grant to the group whose grants end with their session.

@@ -20,6 +20,16 @@ pub(super) struct Links {
 /// Where the links of a list's items are.
 pub(super) trait LinkStore {
     fn links_mut(&mut self, item: u32) -> &mut Links;
+
+    /// `item` joins a list between these neighbours.
+    fn join(&mut self, item: u32, links: Links) {
+        *self.links_mut(item) = links;
+    }
+
+    /// `item` leaves its list; its neighbours there are returned.
+    fn leave(&mut self, item: u32) -> Links {
+        std::mem::replace(self.links_mut(item), Links::UNLINKED)
+    }
 }
 
 impl Links {
@@ -42,10 +52,11 @@ impl List {
 
     /// Appends `item`, which is in no such list.
     pub(super) fn push_back(&mut self, store: &mut impl LinkStore, item: u32) {
-        *store.links_mut(item) = Links {
+        let links = Links {
             prev: self.tail,
             next: NONE,
         };
+        store.join(item, links);
         match self.tail {
             NONE => self.head = item,
             tail => store.links_mut(tail).next = item,
@@ -55,7 +66,7 @@ impl List {
 
     /// Takes `item`, which is in this list, out of it.
     pub(super) fn remove(&mut self, store: &mut impl LinkStore, item: u32) {
-        let Links { prev, next } = std::mem::replace(store.links_mut(item), Links::UNLINKED);
+        let Links { prev, next } = store.leave(item);
         match prev {
             NONE => self.head = next,
             prev => store.links_mut(prev).next = next,

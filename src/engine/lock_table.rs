@@ -88,15 +88,15 @@ impl Side {
 }
 
 impl LockTable {
-    /// Keys each small table holds without allocating, so that a key that comes
-    /// and goes alone does not allocate every time.
-    const MIN_TABLE_CAPACITY: usize = 7;
+    /// Buckets each small table keeps, so that a key that comes and goes alone does
+    /// not allocate every time.
+    const MIN_TABLE_BUCKETS: usize = 8;
 
     pub(super) fn new(hash_seed: u64) -> LockTable {
         LockTable {
             entries: PagedSlab::new(),
             sides: PagedSlab::new(),
-            index: KeyIndex::new(hash_seed, Self::MIN_TABLE_CAPACITY),
+            index: KeyIndex::new(hash_seed, Self::MIN_TABLE_BUCKETS),
             boxed_bytes: 0,
         }
     }

@@ -175,6 +175,8 @@ impl Engine {
     pub(super) fn lengthen(&mut self, now: Time, entry: u32, lease_ms: u64) {
         let deadline = now.plus_millis(lease_ms);
         if deadline > self.tables.locks.entries[entry].deadline {
+            let timer = TimerId::new(TimerKind::Lease, entry);
+            self.wheel.cancel(&mut self.tables, timer);
             self.set_deadline(entry, deadline);
         }
     }
@@ -191,10 +193,10 @@ impl Engine {
             let bytes = engine.tables.locks.growth_bytes(hash, key) + extra_bytes(engine);
             engine.keys() < engine.limits.max_keys && engine.has_memory(bytes)
         };
-        if !has_room(self) {
+        has_room(self) || {
             self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
+            has_room(self)
         }
-        has_room(self)
     }
 
     fn acquire_free(
@@ -269,6 +271,7 @@ impl Engine {
 
     fn insert_waiter(&mut self, now: Time, caller: Caller, acquire: Acquire, entry: u32) {
         let tables = &mut self.tables;
+        let deadline = now.plus_millis(u64::from(acquire.wait_ms));
         let waiter = tables.waiters.insert(Waiter {
             session: caller.session,
             owner: acquire.owner,
@@ -285,8 +288,8 @@ impl Engine {
             .sessions
             .get_or_new(caller.session, caller.release_on_close);
         waiters::join_session(client, &mut tables.waiters, waiter);
-        self.wheel
-            .arm(tables, TimerId::new(TimerKind::Wait, waiter));
+        let timer = TimerId::new(TimerKind::Wait, waiter);
+        self.wheel.arm(tables, timer, deadline.tick_ceil());
     }
 
     /// Answers `T` to the session's oldest acquire with owner `target` in the

@@ -123,17 +123,17 @@ impl TimerWheel {
         self.armed
     }
 
-    /// Arms an unarmed timer for the tick that `store` tells.
-    pub(super) fn arm(&mut self, store: &mut impl TimerStore, timer: TimerId) {
-        let tick = store.due_tick(timer);
+    /// Arms an unarmed timer for `tick`, which `store` has to tell, too.
+    pub(super) fn arm(&mut self, store: &mut impl TimerStore, timer: TimerId, tick: u64) {
         self.link(store, timer, tick);
         self.armed += 1;
     }
 
     /// Disarms a timer; does nothing if it is not armed.
     pub(super) fn cancel(&mut self, store: &mut impl TimerStore, timer: TimerId) {
-        if store.timer(timer).armed {
-            self.unlink(store, timer);
+        let &TimerLinks { armed, slot, .. } = store.timer(timer);
+        if armed {
+            self.unlink(store, timer, slot);
             self.armed -= 1;
         }
     }
@@ -157,7 +157,7 @@ impl TimerWheel {
             *budget -= 1;
             self.elapsed = due.start;
             let timer = TimerId(self.slots[usize::from(due.slot)].head);
-            self.unlink(store, timer);
+            self.unlink(store, timer, due.slot);
             if usize::from(due.slot) < SLOTS {
                 self.armed -= 1;
                 return Some(timer);
@@ -211,19 +211,13 @@ impl TimerWheel {
         };
         let digit = tick >> (SLOT_BITS * level) & (SLOTS as u64 - 1);
         let slot = (level as usize * SLOTS) as u16 + digit as u16;
-        let state = store.timer_mut(timer);
-        state.slot = slot;
-        state.armed = true;
-        self.slots[usize::from(slot)].push_back(&mut Store(store), timer.0);
+        self.slots[usize::from(slot)].push_back(&mut SlotLinks { store, slot }, timer.0);
         self.occupied[level as usize] |= 1 << digit;
     }
 
-    fn unlink(&mut self, store: &mut impl TimerStore, timer: TimerId) {
-        let state = store.timer_mut(timer);
-        state.armed = false;
-        let slot = state.slot;
+    fn unlink(&mut self, store: &mut impl TimerStore, timer: TimerId, slot: u16) {
         let list = &mut self.slots[usize::from(slot)];
-        list.remove(&mut Store(store), timer.0);
+        list.remove(&mut SlotLinks { store, slot }, timer.0);
         if list.is_empty() {
             self.occupied[usize::from(slot) / SLOTS] &= !(1 << (usize::from(slot) % SLOTS));
             if self.cascading == Some(slot) {
@@ -273,12 +267,28 @@ impl TimerWheel {
     }
 }
 
-/// The timers' links as the lists see them.
-struct Store<'a, S>(&'a mut S);
+/// The timers' links as the list of one slot sees them.
+struct SlotLinks<'a, S> {
+    store: &'a mut S,
+    slot: u16,
+}
 
-impl<S: TimerStore> LinkStore for Store<'_, S> {
+impl<S: TimerStore> LinkStore for SlotLinks<'_, S> {
     fn links_mut(&mut self, item: u32) -> &mut Links {
-        &mut self.0.timer_mut(TimerId(item)).links
+        &mut self.store.timer_mut(TimerId(item)).links
+    }
+
+    fn join(&mut self, item: u32, links: Links) {
+        *self.store.timer_mut(TimerId(item)) = TimerLinks {
+            links,
+            slot: self.slot,
+            armed: true,
+        };
+    }
+
+    fn leave(&mut self, item: u32) -> Links {
+        let timer = self.store.timer_mut(TimerId(item));
+        std::mem::replace(timer, TimerLinks::UNARMED).links
     }
 }
 

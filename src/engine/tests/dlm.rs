@@ -362,7 +362,7 @@ fn data_is_counted_against_the_memory_limit_and_given_back() {
     assert_eq!(rig.put(A, LEASE_MS, &half), DlmPut::Done);
     let whole = "x".repeat(110_000);
     assert_eq!(rig.put(A, LEASE_MS, &whole), DlmPut::Overloaded);
-    assert_eq!(rig.get(A), DlmGet::Done(&*half), "what was there stays");
+    assert_eq!(rig.get(A), DlmGet::Done(&half), "what was there stays");
     assert_eq!(put_on_another_key(&mut rig, &half), DlmPut::Overloaded);
     assert_eq!(rig.put(A, LEASE_MS, "short"), DlmPut::Done);
     assert_eq!(put_on_another_key(&mut rig, &half), DlmPut::Done);

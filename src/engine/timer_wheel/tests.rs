@@ -40,14 +40,14 @@ impl Rig {
         let index = self.timers.due.len() as u32;
         self.timers.due.push(tick);
         self.timers.links.push(TimerLinks::UNARMED);
-        self.wheel.arm(&mut self.timers, id(index));
+        self.wheel.arm(&mut self.timers, id(index), tick);
         index
     }
 
     fn rearm(&mut self, index: u32, tick: u64) {
         self.cancel(index);
         self.timers.due[index as usize] = tick;
-        self.wheel.arm(&mut self.timers, id(index));
+        self.wheel.arm(&mut self.timers, id(index), tick);
     }
 
     fn cancel(&mut self, index: u32) {
