@@ -279,7 +279,8 @@ pub struct ConnectionConfig {
     )]
     pub output_soft_limit_bytes: usize,
 
-    /// Unsent replies over which a session is closed, in bytes
+    /// Unsent replies over which a session is closed, in bytes. Only grants of queued
+    /// acquires can pile up beyond the soft limit, 22 bytes each
     #[arg(
         long = "output-hard-limit",
         env = "LEASEHOLD_OUTPUT_HARD_LIMIT",
@@ -584,14 +585,13 @@ fn check_something_is_served(config: &Config) -> Result<(), ConfigError> {
 
 fn check_output_limits(config: &Config) -> Result<(), ConfigError> {
     let soft_bytes = config.connection.output_soft_limit_bytes;
-    let hard_bytes = config.connection.output_hard_limit_bytes as u64;
-    let waiters = config.limits.max_session_waiters;
-    let least_bytes = limits::least_output_hard_limit_bytes(soft_bytes, waiters);
+    let hard_bytes = config.connection.output_hard_limit_bytes;
+    let least_bytes = limits::least_output_hard_limit_bytes(soft_bytes);
     if hard_bytes < least_bytes {
         return Err(ConfigError(format!(
-            "--output-hard-limit: {} is too small: --output-soft-limit {} and the replies to \
-             --max-session-waiters {waiters} need {least_bytes} bytes",
-            parse::show_bytes(hard_bytes),
+            "--output-hard-limit: {} is too small: with --output-soft-limit {} it must be at \
+             least {least_bytes}",
+            parse::show_bytes(hard_bytes as u64),
             parse::show_bytes(soft_bytes as u64),
         )));
     }

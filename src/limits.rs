@@ -82,11 +82,16 @@ pub const MAX_DLM_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 pub const TOKEN_END: u64 = 1 << 63;
 
 /// The least `--output-hard-limit` that goes with a soft limit: one reply may
-/// cross the soft limit, and each acquire that is queued by then is answered too.
-pub const fn least_output_hard_limit_bytes(soft_limit_bytes: usize, session_waiters: u32) -> u64 {
-    soft_limit_bytes as u64
-        + MAX_REPLY_BYTES as u64
-        + session_waiters as u64 * ACQUIRED_REPLY_BYTES as u64
+/// cross the soft limit.
+pub const fn least_output_hard_limit_bytes(soft_limit_bytes: usize) -> usize {
+    soft_limit_bytes + MAX_REPLY_BYTES
+}
+
+/// The `--output-hard-limit` that no session reaches: one reply crosses the soft
+/// limit, then each acquire that is queued is granted while nothing is taken.
+const fn unreachable_output_bytes(soft_limit_bytes: usize, session_waiters: u32) -> usize {
+    least_output_hard_limit_bytes(soft_limit_bytes)
+        + session_waiters as usize * ACQUIRED_REPLY_BYTES
 }
 
 const _: () = assert!(MAX_KEY_BYTES <= u16::MAX as usize);
@@ -99,8 +104,8 @@ const _: () = assert!(DEFAULT_MAX_WAITERS <= MAX_WAITERS);
 const _: () = assert!(DEFAULT_MAX_CONNECTIONS <= MAX_CONNECTIONS);
 const _: () = assert!(MAX_REPLY_BYTES <= DEFAULT_OUTPUT_SOFT_LIMIT_BYTES);
 const _: () = assert!(
-    least_output_hard_limit_bytes(DEFAULT_OUTPUT_SOFT_LIMIT_BYTES, DEFAULT_MAX_SESSION_WAITERS)
-        <= DEFAULT_OUTPUT_HARD_LIMIT_BYTES as u64
+    unreachable_output_bytes(DEFAULT_OUTPUT_SOFT_LIMIT_BYTES, DEFAULT_MAX_SESSION_WAITERS)
+        <= DEFAULT_OUTPUT_HARD_LIMIT_BYTES
 );
 const _: () = assert!(DEFAULT_MAX_DLM_TTL_MS <= MAX_DLM_TTL_MS);
 const _: () = assert!(DLM_MIN_IDENTITY_CHARS <= DLM_MAX_GENERATED_IDENTITY_CHARS);
