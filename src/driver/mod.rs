@@ -61,11 +61,10 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
 
     let bound = bind(config)?;
     let worker = Worker::new(worker_config(config, credentials, floor)?);
-    let options = socket_options(config);
     let acceptors = bound
         .listeners
         .into_iter()
-        .map(|(protocol, listener)| (protocol, Acceptor::new(listener, options)))
+        .map(|(protocol, listener)| (protocol, Acceptor::new(listener)))
         .collect();
     let control = Arc::new(Control::default());
     let identities = identity_files::start(config.dlm.config_dir.clone(), Arc::clone(&control))
@@ -130,13 +129,14 @@ struct Bound {
 fn bind(config: &Config) -> Result<Bound, ServeError> {
     let start = StartLock::take()?;
     let backlog = config.connection.backlog;
+    let options = socket_options(config);
     let mut listeners = Vec::new();
     let mut native_addresses = Vec::new();
     let mut socket_files = Vec::new();
     for listen in &config.listen {
         match listen {
             Listen::Tcp(address) => {
-                let (listener, local) = listen_tcp(&start, *address, backlog)?;
+                let (listener, local) = listen_tcp(&start, *address, backlog, &options)?;
                 listeners.push((Protocol::Native, listener));
                 native_addresses.push(local.to_string());
             }
@@ -152,7 +152,7 @@ fn bind(config: &Config) -> Result<Bound, ServeError> {
     }
     let mut dlm_address = OFF.to_owned();
     if let Some(address) = config.dlm.listen {
-        let (listener, local) = listen_tcp(&start, address, backlog)?;
+        let (listener, local) = listen_tcp(&start, address, backlog, &options)?;
         listeners.push((Protocol::Dlm, listener));
         dlm_address = local.to_string();
     }
@@ -174,8 +174,9 @@ fn listen_tcp(
     start: &StartLock,
     address: SocketAddr,
     backlog: u32,
+    options: &SocketOptions,
 ) -> Result<(Listener, SocketAddr), BindError> {
-    let listener = start.listen(address, backlog)?;
+    let listener = start.listen(address, backlog, options)?;
     let local = listener
         .local_addr()
         .map_err(|error| BindError::Io(address, error))?;
