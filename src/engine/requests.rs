@@ -250,6 +250,9 @@ impl Engine {
             self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
         }
         if self.is_session_full(caller.session) {
+            self.end_overdue_waits_of_session(now, caller.session, out);
+        }
+        if self.is_session_full(caller.session) {
             self.refuse(caller, acquire, ErrorCode::TooManyQueued, out);
             return;
         }
@@ -348,6 +351,26 @@ impl Engine {
         if self.tables.locks.side(entry).is_some() {
             let queue = &mut self.tables.locks.side_or_new(entry).queue;
             queue.earliest_deadline = earliest_deadline;
+        }
+    }
+
+    /// Answers the waits of one session that are over, so that they do not count; a
+    /// walk of all its waiters.
+    fn end_overdue_waits_of_session(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        out: &mut impl Outbox,
+    ) {
+        let mut next = self.sessions.get(session).map_or(NONE, |c| c.waiters.head);
+        while next != NONE {
+            self.work_done += 1;
+            let waiter = next;
+            let found = &self.tables.waiters[waiter];
+            next = found.session_links.next;
+            if now >= found.deadline() {
+                self.end_wait(waiter, WaitEnd::TimedOut, out);
+            }
         }
     }
 

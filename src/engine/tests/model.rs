@@ -135,6 +135,9 @@ impl Model {
             self.run_timers(now);
         }
         if self.is_session_full(session) {
+            self.drop_overdue_of(now, session);
+        }
+        if self.is_session_full(session) {
             self.events
                 .push(refused(session, owner, ErrorCode::TooManyQueued));
             return;
@@ -609,6 +612,24 @@ impl Model {
         for waiter in over {
             let owner = waiter.owner;
             self.tell(waiter.session, Reply::TimedOut { owner });
+        }
+    }
+
+    /// Oldest first, whatever the keys.
+    fn drop_overdue_of(&mut self, now: Time, session: SessionId) {
+        let mut over = Vec::new();
+        for found in self.keys.values_mut() {
+            for waiter in std::mem::take(&mut found.queue) {
+                if waiter.session == session && waiter.is_over(now) {
+                    over.push((waiter.queued_at, waiter.owner));
+                } else {
+                    found.queue.push(waiter);
+                }
+            }
+        }
+        over.sort_unstable();
+        for (_, owner) in over {
+            self.tell(session, Reply::TimedOut { owner });
         }
     }
 

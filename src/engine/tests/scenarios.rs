@@ -763,6 +763,27 @@ fn waits_that_are_over_elsewhere_do_not_count_against_a_full_server() {
     assert_eq!(rig.acquire(S3, 5, "k", (5_000, 1)), [timed_out(S2, 3)]);
 }
 
+/// Rule 3 for code 9: at the very end of a wait, long before a timer's tick shows it.
+#[test]
+fn waits_that_are_over_do_not_count_against_a_full_session() {
+    let mut rig = Rig::new(EngineLimits {
+        max_session_waiters: 2,
+        ..UNLIMITED
+    });
+    rig.pass_nanos(1);
+    rig.acquire(S1, 1, "k", LEASE);
+    rig.acquire(S1, 2, "other", LEASE);
+    rig.acquire(S2, 3, "other", (1, 1));
+    rig.acquire(S2, 4, "other", (5_000, 1));
+    rig.pass_nanos(NANOS_PER_MS - 1);
+    let too_many = ErrorCode::TooManyQueued;
+    let request = (5_000, 1);
+    assert_eq!(rig.acquire(S2, 5, "k", request), [refused(S2, 5, too_many)]);
+    rig.pass_nanos(1);
+    assert_eq!(rig.acquire(S2, 6, "k", request), [timed_out(S2, 3)]);
+    assert_eq!(rig.acquire(S2, 7, "k", request), [refused(S2, 7, too_many)]);
+}
+
 #[test]
 fn memory_stays_below_its_limit_and_says_so() {
     let empty_bytes = Engine::new(UNLIMITED, 1, 1).memory_bytes();
