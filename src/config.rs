@@ -429,17 +429,18 @@ pub struct DlmConfig {
     )]
     pub max_connections: u32,
 
-    /// Most memory of requests that are not complete yet, over all connections;
-    /// beyond it a request of more than 16 KiB is answered NO
+    /// Most memory of DLM requests that are not judged yet, and as much of answers that
+    /// are not taken yet, over all connections; beyond it a request of more than 16 KiB
+    /// is answered NO, and a peer that does not take its answer is dropped
     #[arg(
-        id = "dlm_max_receiving",
-        long = "dlm-max-receiving",
-        env = "LEASEHOLD_DLM_MAX_RECEIVING",
+        id = "dlm_max_buffered",
+        long = "dlm-max-buffered",
+        env = "LEASEHOLD_DLM_MAX_BUFFERED",
         value_name = "BYTES",
         default_value = "256MiB",
         value_parser = |text: &str| parse::bytes(text, 1..=1024 * GIB)
     )]
-    pub max_receiving_bytes: usize,
+    pub max_buffered_bytes: usize,
 
     /// How long a connection may take to deliver its request
     #[arg(
@@ -484,6 +485,7 @@ impl ServeArgs {
             dlm: self.dlm,
         };
         check_something_is_served(&config)?;
+        check_connections(&config)?;
         check_output_limits(&config)?;
         Ok(config)
     }
@@ -511,12 +513,18 @@ impl Config {
         }
     }
 
-    /// Whether anybody outside this host can reach the native protocol.
-    pub fn listens_beyond_loopback(&self) -> bool {
-        self.listen.iter().any(|listen| match listen {
-            Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+    /// The flags whose addresses anybody outside this host can reach.
+    pub fn flags_that_listen_beyond_loopback(&self) -> Vec<&'static str> {
+        let is_beyond = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
+        let native = self.listen.iter().any(|listen| match listen {
+            Listen::Tcp(address) => is_beyond(address),
             Listen::Unix(_) => false,
-        })
+        });
+        let dlm = self.dlm.listen.as_ref().is_some_and(is_beyond);
+        [(native, "--listen"), (dlm, "--dlm-listen")]
+            .into_iter()
+            .filter_map(|(beyond, flag)| beyond.then_some(flag))
+            .collect()
     }
 }
 
@@ -579,6 +587,18 @@ fn check_something_is_served(config: &Config) -> Result<(), ConfigError> {
         return Err(ConfigError(
             "--listen and --dlm-listen are both off: nothing would be served".into(),
         ));
+    }
+    Ok(())
+}
+
+fn check_connections(config: &Config) -> Result<(), ConfigError> {
+    let (native, dlm) = (config.limits.max_connections, config.dlm.max_connections);
+    if native.saturating_add(dlm) > limits::MAX_CONNECTIONS {
+        return Err(ConfigError(format!(
+            "--max-connections {native} and --max-dlm-connections {dlm}: together they are more \
+             than {}",
+            limits::MAX_CONNECTIONS
+        )));
     }
     Ok(())
 }

@@ -345,11 +345,12 @@ fn raise_nofile() -> u64 {
 }
 
 fn warn_of_few_descriptors(config: &Config, descriptors: u64) {
-    let wanted = u64::from(config.limits.max_connections) + OTHER_DESCRIPTORS;
+    let (native, dlm) = (config.limits.max_connections, config.dlm.max_connections);
+    let wanted = u64::from(native) + u64::from(dlm) + OTHER_DESCRIPTORS;
     if descriptors < wanted {
         log::warn!(
-            "RLIMIT_NOFILE is {descriptors}: fewer connections than --max-connections {} can be open",
-            config.limits.max_connections
+            "RLIMIT_NOFILE is {descriptors}: fewer connections than --max-connections {native} \
+             and --max-dlm-connections {dlm} can be open"
         );
     }
 }

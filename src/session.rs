@@ -56,8 +56,18 @@ pub enum Protocol {
 #[derive(Debug)]
 pub(crate) struct DlmExchange {
     pub(crate) decoder: Decoder,
-    /// Name of the identity whose file is being read for it.
-    pub(crate) waits_for: Option<Box<str>>,
+    pub(crate) stage: DlmStage,
+}
+
+/// How far a DLM request has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum DlmStage {
+    /// Bytes of it may be missing.
+    Receiving,
+    /// Complete, and large enough to wait for a turn of its own.
+    Queued,
+    /// Complete; the file of this identity is being read for it.
+    AwaitsIdentity(Box<str>),
 }
 
 /// One connection.
@@ -74,6 +84,8 @@ pub(crate) struct Session {
     pub(crate) input: Vec<u8>,
     /// Complete frames may wait in `input`.
     pub(crate) backlogged: bool,
+    /// Listed among the sessions whose frames are judged without new bytes.
+    pub(crate) in_backlog: bool,
     /// The client's side has ended, to take effect once `input` is judged.
     pub(crate) fin_seen: bool,
     pub(crate) output: Output,
@@ -95,6 +107,7 @@ impl Session {
             greeting: Greeting::default(),
             input: Vec::new(),
             backlogged: false,
+            in_backlog: false,
             fin_seen: false,
             output: Output::default(),
             dirty: false,

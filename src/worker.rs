@@ -5,7 +5,8 @@
 //!
 //! 1. [`Worker::handle_received`] / [`Worker::handle_end`] for what the kernel has,
 //!    each with a `now` read after those bytes were taken;
-//! 2. [`Worker::handle_backlog`] for sessions whose last batch was over budget;
+//! 2. [`Worker::handle_backlog`] for sessions whose last batch was over budget, and
+//!    [`Worker::handle_large_request`];
 //! 3. [`Worker::handle_timeouts`];
 //! 4. [`Worker::poll_dirty`], and for each session [`Worker::poll_action`] until it
 //!    says [`Action::Wait`];
@@ -26,7 +27,7 @@ use crate::engine::{Engine, EngineLimits, Outbox as _, SessionEnd};
 use crate::ids::SessionId;
 use crate::protocol::{ErrorCode, Reply, RequestLimits};
 pub use crate::session::Protocol;
-use crate::session::{Phase, Sessions};
+use crate::session::{DlmStage, Phase, Session, Sessions};
 use crate::stats::SessionCounters;
 use deadlines::Deadlines;
 pub use dlm::DlmConfig;
@@ -37,7 +38,8 @@ use outbox::{BufferPool, SessionOutbox, mark_dirty};
 /// engine adds what a request made it walk through. About a tenth of a millisecond.
 const SESSION_STEPS_PER_TURN: u32 = 1024;
 
-/// Timers, cascades and drained waiters handled between two looks at the clock.
+/// Timers, cascades and drained waiters handled per turn at the least; more where
+/// requests took more.
 const TIMEOUT_STEPS_PER_TURN: u32 = 1024;
 
 /// Stuck and lingering sessions given up on in one turn.
@@ -116,6 +118,8 @@ pub struct Worker {
     dlm: DlmSide,
     buffers: BufferPool,
     native_connections: usize,
+    /// Steps of work that requests took since timers were looked at.
+    steps_since_timeouts: u32,
     counters: SessionCounters,
     /// The latest `now` seen: time never goes back, whoever passes it in.
     latest: Time,
@@ -135,6 +139,7 @@ impl Worker {
             dlm: DlmSide::new(config.dlm),
             buffers: BufferPool::default(),
             native_connections: 0,
+            steps_since_timeouts: 0,
             counters: SessionCounters::default(),
             latest: Time::ZERO,
             config,
@@ -222,17 +227,19 @@ impl Worker {
         }
     }
 
-    /// Judges the next batch of one session whose input was left over. Returns
-    /// whether there was one; the driver reads the clock before each call and bounds
+    /// Judges the next batch of one session whose input was left over, or one large
+    /// DLM request. Returns whether there was one; the driver reads the clock before each call and bounds
     /// the calls per turn by [`Worker::backlog_len`].
     pub fn handle_backlog(&mut self, now: Time) -> bool {
         let now = self.advance_clock(now);
         let Some(id) = self.backlog.pop_front() else {
             return false;
         };
-        if let Some(session) = self.sessions.get_mut(id)
-            && session.backlogged
-        {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.in_backlog = false;
+            if !session.backlogged {
+                return true;
+            }
             session.backlogged = false;
             // Its socket may be readable again, which only the driver can act on.
             mark_dirty(session, &mut self.dirty);
@@ -253,12 +260,22 @@ impl Worker {
         self.backlog.len()
     }
 
+    /// Judges one of the DLM requests that are too large for the turn they came in.
+    pub fn handle_large_request(&mut self, now: Time) {
+        let now = self.advance_clock(now);
+        self.judge_large_request(now);
+    }
+
     /// Ends what is due: leases, waits, stuck and lingering sessions. Bounded: what
     /// is left over shows in [`Worker::has_work`].
     pub fn handle_timeouts(&mut self, now: Time) {
         let now = self.advance_clock(now);
+        // What is due gets as large a share of the turn as what was asked: else a busy
+        // loop would grant and time out late.
+        let steps = TIMEOUT_STEPS_PER_TURN.max(std::mem::take(&mut self.steps_since_timeouts));
         let (engine, mut out) = self.engine_and_outbox();
-        engine.handle_timeouts(now, TIMEOUT_STEPS_PER_TURN, &mut out);
+        engine.handle_timeouts(now, steps, &mut out);
+        engine.take_work();
         for _ in 0..SESSION_ENDS_PER_TURN {
             if let Some(id) = self.stalls.pop_due(now, &self.sessions) {
                 self.counters.stalled += 1;
@@ -267,7 +284,7 @@ impl Worker {
                 self.end(id);
             } else if let Some(id) = self.dlm_requests.pop_due(now, &self.sessions) {
                 self.counters.requests_too_slow += 1;
-                self.end(id);
+                self.give_up_request(id);
             } else {
                 break;
             }
@@ -291,11 +308,6 @@ impl Worker {
         let Some(session) = self.sessions.get(id) else {
             return Action::Wait;
         };
-        if session.output.len() > self.config.output_hard_limit_bytes {
-            self.counters.over_output_limit += 1;
-            self.break_off(id, now);
-            return Action::Close;
-        }
         let owes = session.output.len() > 0;
         match session.phase {
             Phase::Gone => Action::Close,
@@ -326,24 +338,37 @@ impl Worker {
             return;
         };
         session.output.submitted(count);
+        if session.protocol == Protocol::Dlm {
+            self.dlm.answered(count);
+        }
         if session.output.len() == 0 {
             self.buffers.give(std::mem::take(session.output.buffer()));
         }
         // Whatever was stuck has moved; if the rest is stuck too, the driver says so.
         session.give_up_at = None;
-        if session.backlogged && session.output.len() <= self.config.output_soft_limit_bytes {
-            self.backlog.push_back(id);
+        if session.output.len() <= self.config.output_soft_limit_bytes {
+            list_backlogged(session, &mut self.backlog);
         }
     }
 
     /// The kernel takes no more bytes for now; the driver will ask again
-    /// ([`Worker::mark_dirty`]) when it does.
+    /// ([`Worker::mark_dirty`]) when it does. Only now do the output limits count: what
+    /// a peer takes at once was never kept for it.
     pub fn handle_blocked(&mut self, id: SessionId, now: Time) {
         let now = self.advance_clock(now);
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        if session.give_up_at.is_none() && session.output.len() > 0 {
+        let owed_bytes = session.output.len();
+        let is_over = match session.protocol {
+            Protocol::Native => owed_bytes > self.config.output_hard_limit_bytes,
+            // One answer, however long: it counts together with all the others.
+            Protocol::Dlm => self.dlm.answers_are_over(),
+        };
+        if is_over {
+            self.counters.over_output_limit += 1;
+            self.break_off(id, now);
+        } else if session.give_up_at.is_none() && owed_bytes > 0 {
             let at = self.stalls.arm(id, now, &self.sessions);
             if let Some(session) = self.sessions.get_mut(id) {
                 session.give_up_at = Some(at);
@@ -377,7 +402,7 @@ impl Worker {
                 Phase::Open if session.protocol == Protocol::Dlm => session
                     .dlm
                     .as_ref()
-                    .is_some_and(|exchange| exchange.waits_for.is_none()),
+                    .is_some_and(|exchange| exchange.stage == DlmStage::Receiving),
                 Phase::Open => {
                     !session.backlogged
                         && session.output.len() <= self.config.output_soft_limit_bytes
@@ -391,6 +416,7 @@ impl Worker {
     pub fn has_work(&self) -> bool {
         let is_due = |due: Time| due <= self.latest;
         self.engine.poll_timeout().is_some_and(is_due)
+            || self.dlm.has_large_request()
             || !self.backlog.is_empty()
             || !self.dirty.is_empty()
     }
@@ -466,9 +492,11 @@ impl Worker {
                 "{:?} is owed bytes or an end that nobody will give it",
                 session.id
             );
+            let listed = self.backlog.iter().filter(|id| **id == session.id).count();
+            assert_eq!(listed, usize::from(session.in_backlog), "listed once");
             if session.backlogged {
                 assert!(
-                    self.backlog.contains(&session.id)
+                    session.in_backlog
                         || session.output.len() > self.config.output_soft_limit_bytes,
                     "{:?} has frames that nobody will judge",
                     session.id
@@ -534,6 +562,10 @@ impl Worker {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
+        let abandoned_bytes = session.output.len();
+        if session.protocol == Protocol::Dlm {
+            self.dlm.answered(abandoned_bytes);
+        }
         let unseen = session.output.abandon();
         let (engine, mut out) = self.engine_and_outbox();
         for (_, grant) in unseen {
@@ -560,5 +592,13 @@ impl Worker {
                 buffers: &mut self.buffers,
             },
         )
+    }
+}
+
+/// Lists a session with frames left to judge for [`Worker::handle_backlog`], once.
+fn list_backlogged(session: &mut Session, backlog: &mut VecDeque<SessionId>) {
+    if session.backlogged && !session.in_backlog {
+        session.in_backlog = true;
+        backlog.push_back(session.id);
     }
 }

@@ -85,7 +85,7 @@ fn defaults_are_those_of_the_limits() {
             config_dir: "/home/JackrabbitDLM/Config".into(),
             max_ttl_ms: limits::DEFAULT_MAX_DLM_TTL_MS,
             max_connections: 16_384,
-            max_receiving_bytes: 256 << 20,
+            max_buffered_bytes: 256 << 20,
             request_timeout_ms: 30_000,
             max_payload_bytes: 10 << 20,
         }
@@ -103,7 +103,7 @@ fn every_flag_reaches_its_setting() {
          --peer-timeout 17 --keepalive-idle 18 --keepalive-interval 19s \
          --keepalive-count 20 --linger-ms 21 --linger-bytes 22 --unix-mode 640 --backlog 23 \
          --dlm-listen off --dlm-anonymous --dlm-config-dir /d --max-dlm-ttl 24m \
-         --max-dlm-connections 27 --dlm-max-receiving 28 --dlm-request-timeout 25 --dlm-max-payload 26",
+         --max-dlm-connections 27 --dlm-max-buffered 28 --dlm-request-timeout 25 --dlm-max-payload 26",
     );
     assert_eq!(
         given,
@@ -153,7 +153,7 @@ fn every_flag_reaches_its_setting() {
                 config_dir: "/d".into(),
                 max_ttl_ms: 24 * 60_000,
                 max_connections: 27,
-                max_receiving_bytes: 28,
+                max_buffered_bytes: 28,
                 request_timeout_ms: 25_000,
                 max_payload_bytes: 26,
             },
@@ -271,7 +271,26 @@ fn listeners_show_themselves_as_given_and_know_loopback() {
     ] {
         let config = accepted(&format!("--listen {text}"));
         assert_eq!(config.listen[0].to_string(), text);
-        assert_eq!(config.listens_beyond_loopback(), beyond_loopback, "{text}");
+        let expected: &[&str] = match beyond_loopback {
+            true => &["--listen", "--dlm-listen"],
+            false => &["--dlm-listen"],
+        };
+        assert_eq!(
+            config.flags_that_listen_beyond_loopback(),
+            expected,
+            "{text}"
+        );
     }
-    assert!(!accepted("--listen off").listens_beyond_loopback());
+    for (text, expected) in [
+        ("--dlm-listen off", &[][..]),
+        ("--dlm-listen 127.0.0.1:1", &[]),
+        ("--listen off --dlm-listen 0.0.0.0:1", &["--dlm-listen"]),
+    ] {
+        let found = accepted(text).flags_that_listen_beyond_loopback();
+        assert_eq!(found, expected, "{text}");
+    }
+    let error = config("--max-connections 16777216").expect_err("with the DLM ones too many");
+    for flag in ["--max-connections", "--max-dlm-connections"] {
+        assert!(error.contains(flag), "{error}");
+    }
 }

@@ -137,6 +137,7 @@ impl EpollLoop {
             for _ in 0..self.worker.backlog_len() {
                 self.worker.handle_backlog(clock::now());
             }
+            self.worker.handle_large_request(clock::now());
             self.worker.handle_timeouts(clock::now());
             self.flush();
         }

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use log::warn;
 use mio::event::Source;
 use mio::net::TcpStream;
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::clock;
@@ -140,12 +141,15 @@ impl StartLock {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(BindError::NoSocket(path.into()));
             }
-            Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => match connect_unix(path) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     fs::remove_file(path).map_err(failed)?;
                 }
-                Err(error) => return Err(failed(error)),
-                Ok(_) => return Err(BindError::UnixInUse(path.into())),
+                // WouldBlock: it listens, and its backlog is full.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    return Err(failed(error));
+                }
+                _ => return Err(BindError::UnixInUse(path.into())),
             },
         }
         let bind = || {
@@ -203,6 +207,13 @@ impl Drop for SocketFile {
             warn!("cannot remove {}: {error}", self.path.display());
         }
     }
+}
+
+/// Connects without waiting: a server that accepts nobody must not hold up a start.
+fn connect_unix(path: &Path) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&socket2::SockAddr::unix(path)?)
 }
 
 /// A TCP socket that may bind beside connections in TIME_WAIT, never beside a listener.
@@ -312,20 +323,31 @@ impl Acceptor {
         if error.kind() == ErrorKind::WouldBlock {
             return Accepted::Nobody;
         }
-        match error
-            .raw_os_error()
-            .map(rustix::io::Errno::from_raw_os_error)
-        {
-            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE | Errno::NFILE) => {
                 self.log.turned_away(now, &error);
                 self.turn_one_away(now)
             }
-            Some(rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM) => {
+            // accept(2): errors pending on the new connection; the listener is well.
+            Some(
+                Errno::CONNABORTED
+                | Errno::INTR
+                | Errno::PERM
+                | Errno::PROTO
+                | Errno::NETDOWN
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+                | Errno::HOSTUNREACH
+                | Errno::OPNOTSUPP
+                | Errno::NETUNREACH,
+            ) => Accepted::Lost,
+            // No memory, or what nobody foresaw: the connection is still there, and
+            // trying it without a pause would spin.
+            _ => {
                 self.log.rested(now, &error);
                 Accepted::RestUntil(now.plus_millis(ACCEPT_REST_MS))
             }
-            // accept(2): errors pending on the new connection; the listener is well.
-            _ => Accepted::Lost,
         }
     }
 

@@ -74,9 +74,11 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
 
     info!("serving on one epoll loop");
     let (listening, dlm) = (bound.native_addresses, bound.dlm_address);
-    println!("ready listen={listening} dlm={dlm} admin=off io=epoll shards=1");
-    io::stdout()
-        .flush()
+    let ready = format!("ready listen={listening} dlm={dlm} admin=off io=epoll shards=1\n");
+    let mut stdout = io::stdout();
+    stdout
+        .write_all(ready.as_bytes())
+        .and_then(|()| stdout.flush())
         .map_err(|e| ServeError::Io("write the ready line", e))?;
 
     let drain_ms = u64::from(config.loops.drain_ms);
@@ -113,8 +115,11 @@ fn watch_signals(mut signals: Signals, control: &Control, drain_ms: u64) {
 }
 
 fn warn_of_open_doors(config: &Config, has_credentials: bool) {
-    if !has_credentials && config.listens_beyond_loopback() {
-        warn!("--listen reaches beyond this host, and anybody may connect: no --credentials-file");
+    if has_credentials {
+        return;
+    }
+    for flag in config.flags_that_listen_beyond_loopback() {
+        warn!("{flag} reaches beyond this host, and anybody may take locks: no --credentials-file");
     }
 }
 
@@ -211,7 +216,7 @@ fn worker_config(
             },
             max_connections: config.dlm.max_connections as usize,
             max_payload_bytes: config.dlm.max_payload_bytes,
-            max_receiving_bytes: config.dlm.max_receiving_bytes,
+            max_buffered_bytes: config.dlm.max_buffered_bytes,
             request_timeout_ms: config.dlm.request_timeout_ms.into(),
         },
         loops: 1,

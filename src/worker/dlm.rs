@@ -9,11 +9,15 @@ use crate::dlm::{
 use crate::engine::time::Time;
 use crate::engine::{DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock};
 use crate::ids::SessionId;
-use crate::session::{DlmExchange, Phase, Protocol, Session};
+use crate::session::{DlmExchange, DlmStage, Phase, Protocol, Session, Sessions};
 use std::collections::VecDeque;
 
 /// Most identities known to a loop, those being read included.
 const MAX_IDENTITIES: usize = 1024;
+
+/// A complete request that has taken more than this is judged in a turn of its own:
+/// reading the JSON of megabytes takes milliseconds.
+const LARGE_REQUEST_BYTES: usize = 64 * 1024;
 
 /// A request that has taken no more than this is never refused for memory, so that
 /// large requests cannot shut out small ones.
@@ -28,9 +32,9 @@ pub struct DlmConfig {
     pub max_connections: usize,
     /// `--dlm-max-payload`: longest encoded request, in bytes.
     pub max_payload_bytes: usize,
-    /// `--dlm-max-receiving`, this loop's share: bytes of requests that are not
-    /// complete yet, over all connections.
-    pub max_receiving_bytes: usize,
+    /// `--dlm-max-buffered`, this loop's share: bytes of requests that are not
+    /// judged yet, and as many of answers not taken yet, over all connections.
+    pub max_buffered_bytes: usize,
     /// `--dlm-request-timeout`, in milliseconds.
     pub request_timeout_ms: u64,
 }
@@ -42,8 +46,12 @@ pub(super) struct DlmSide {
     identities: IdentityCache<SessionId>,
     /// Names whose files the driver is to have read.
     to_read: VecDeque<String>,
+    /// Complete requests that are too large for the turn they came in.
+    large: VecDeque<SessionId>,
     connections: usize,
     receiving_bytes: usize,
+    /// Bytes of answers that the kernel has not taken.
+    answering_bytes: usize,
 }
 
 impl DlmSide {
@@ -52,8 +60,10 @@ impl DlmSide {
             config,
             identities: IdentityCache::new(MAX_IDENTITIES),
             to_read: VecDeque::new(),
+            large: VecDeque::new(),
             connections: 0,
             receiving_bytes: 0,
+            answering_bytes: 0,
         }
     }
 
@@ -65,7 +75,7 @@ impl DlmSide {
         self.connections += 1;
         Some(Box::new(DlmExchange {
             decoder: Decoder::new(self.config.max_payload_bytes),
-            waits_for: None,
+            stage: DlmStage::Receiving,
         }))
     }
 
@@ -74,14 +84,31 @@ impl DlmSide {
         self.connections -= 1;
     }
 
+    /// `count` bytes of answers were taken by the kernel, or given up.
+    pub(super) fn answered(&mut self, count: usize) {
+        self.answering_bytes -= count;
+    }
+
+    /// Whether answers that their peers do not take are too many to keep.
+    pub(super) fn answers_are_over(&self) -> bool {
+        self.answering_bytes > self.config.max_buffered_bytes
+    }
+
+    /// Whether a large request waits for its turn.
+    pub(super) fn has_large_request(&self) -> bool {
+        !self.large.is_empty()
+    }
+
     pub(super) fn invariants<'a>(&self, sessions: impl Iterator<Item = &'a Session>) {
-        let (mut connections, mut bytes) = (0, 0);
+        let (mut connections, mut bytes, mut answers) = (0, 0, 0);
         for session in sessions.filter(|session| session.protocol == Protocol::Dlm) {
             connections += 1;
             bytes += session.dlm.as_ref().map_or(0, |d| d.decoder.buffer_bytes());
+            answers += session.output.len();
         }
         assert_eq!(self.connections, connections);
         assert_eq!(self.receiving_bytes, bytes);
+        assert_eq!(self.answering_bytes, answers);
     }
 }
 
@@ -98,7 +125,7 @@ impl Worker {
         let now = self.advance_clock(now);
         for id in self.dlm.identities.handle_read(name, identity) {
             if let Some(exchange) = self.exchange(id) {
-                exchange.waits_for = None;
+                exchange.stage = DlmStage::Receiving;
                 self.answer_request(id, Some(identity), now);
             }
         }
@@ -113,10 +140,14 @@ impl Worker {
         let after = exchange.decoder.buffer_bytes();
         self.dlm.receiving_bytes = self.dlm.receiving_bytes - before + after;
         match progress {
+            Progress::Complete if after > LARGE_REQUEST_BYTES => {
+                exchange_stage(&mut self.sessions, id, DlmStage::Queued);
+                self.dlm.large.push_back(id);
+            }
             Progress::Complete => self.answer_request(id, None, now),
             Progress::Refused => self.answer(id, &DlmReply::bare(Status::BadPayload)),
             Progress::Pending => {
-                let over = self.dlm.receiving_bytes > self.dlm.config.max_receiving_bytes;
+                let over = self.dlm.receiving_bytes > self.dlm.config.max_buffered_bytes;
                 if over && after > SMALL_REQUEST_BYTES {
                     self.answer(id, &DlmReply::bare(Status::No));
                 }
@@ -126,12 +157,33 @@ impl Worker {
 
     /// The client's side has ended.
     pub(super) fn finish_dlm(&mut self, id: SessionId) {
-        // Its request is complete if it waits for an identity: the answer follows.
-        let is_waiting = self
+        // If its request is complete, the answer follows.
+        let is_incomplete = self
             .exchange(id)
-            .is_some_and(|exchange| exchange.waits_for.is_some());
-        if !is_waiting {
+            .is_none_or(|exchange| exchange.stage == DlmStage::Receiving);
+        if is_incomplete {
             self.end(id);
+        }
+    }
+
+    /// Judges one of the large requests that wait: each gets a turn of its own.
+    pub(super) fn judge_large_request(&mut self, now: Time) {
+        if let Some(id) = self.dlm.large.pop_front() {
+            exchange_stage(&mut self.sessions, id, DlmStage::Receiving);
+            self.answer_request(id, None, now);
+        }
+    }
+
+    /// The connection's time is over: nothing more is waited for.
+    pub(super) fn give_up_request(&mut self, id: SessionId) {
+        let is_incomplete = self
+            .exchange(id)
+            .is_none_or(|exchange| exchange.stage == DlmStage::Receiving);
+        if is_incomplete {
+            self.end(id);
+        } else {
+            // Delivered in time; its identity's file is what does not come.
+            self.answer(id, &DlmReply::bare(Status::BadPayload));
         }
     }
 
@@ -140,7 +192,7 @@ impl Worker {
         let taken = self.sessions.get_mut(id).and_then(|s| s.dlm.take());
         if let Some(exchange) = taken {
             self.dlm.receiving_bytes -= exchange.decoder.buffer_bytes();
-            if let Some(name) = &exchange.waits_for {
+            if let DlmStage::AwaitsIdentity(name) = &exchange.stage {
                 self.dlm.identities.handle_waiter_gone(name, &id);
             }
         }
@@ -172,12 +224,9 @@ impl Worker {
                     self.dlm.to_read.push_back(claim.name.clone().into_owned());
                 }
                 let Some(verdict) = lookup.verdict else {
-                    let name = Some(claim.name.as_ref().into());
-                    if let Some(exchange) = self.exchange(id) {
-                        exchange.waits_for = name;
-                        exchange.decoder = decoder;
-                    }
-                    return;
+                    let name = claim.name.as_ref().into();
+                    drop(parsed);
+                    return self.await_identity(id, name, decoder, now);
                 };
                 verdict
             }
@@ -186,6 +235,19 @@ impl Worker {
         match parsed.judge(verdict) {
             Ok(request) => self.execute(id, request, now),
             Err(fault) => self.answer(id, &fault.into()),
+        }
+    }
+
+    /// Keeps a complete request until its identity's file was read, within the time
+    /// that a request has to arrive.
+    fn await_identity(&mut self, id: SessionId, name: Box<str>, decoder: Decoder, now: Time) {
+        let at = self.dlm_requests.arm(id, now, &self.sessions);
+        if let Some(session) = self.sessions.get_mut(id)
+            && let Some(exchange) = &mut session.dlm
+        {
+            exchange.stage = DlmStage::AwaitsIdentity(name);
+            exchange.decoder = decoder;
+            session.give_up_at = Some(at);
         }
     }
 
@@ -252,6 +314,7 @@ impl Worker {
             *output = self.buffers.take();
         }
         reply.encode(output);
+        self.dlm.answering_bytes += session.output.len();
         session.phase = Phase::Closing;
         session.give_up_at = None;
         mark_dirty(session, &mut self.dirty);
@@ -259,5 +322,11 @@ impl Worker {
 
     fn exchange(&mut self, id: SessionId) -> Option<&mut DlmExchange> {
         self.sessions.get_mut(id)?.dlm.as_deref_mut()
+    }
+}
+
+fn exchange_stage(sessions: &mut Sessions, id: SessionId, stage: DlmStage) {
+    if let Some(exchange) = sessions.get_mut(id).and_then(|s| s.dlm.as_mut()) {
+        exchange.stage = stage;
     }
 }

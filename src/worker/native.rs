@@ -1,7 +1,7 @@
 //! The native protocol's side of a worker: batches of frames, Hello, who is
 //! refused before a key's state is looked at.
 
-use super::{SESSION_STEPS_PER_TURN, Worker};
+use super::{SESSION_STEPS_PER_TURN, Worker, list_backlogged};
 use crate::engine::Caller;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
@@ -17,11 +17,14 @@ impl Worker {
         let mut input = std::mem::take(&mut session.input);
         let judged = self.judge_batch(id, &input, now);
         match self.sessions.get_mut(id) {
-            Some(session) if session.phase == Phase::Open && judged < input.len() => {
+            Some(session) if session.backlogged => {
                 input.drain(..judged);
                 session.input = input;
             }
-            _ => self.buffers.give(input),
+            _ => {
+                self.keep_rest(id, &input[judged..]);
+                self.buffers.give(input);
+            }
         }
     }
 
@@ -33,7 +36,11 @@ impl Worker {
         if let Some(session) = self.sessions.get_mut(id)
             && session.phase == Phase::Open
         {
-            session.input = self.buffers.take();
+            // An unfinished frame may stay for as long as its peer likes: it gets the
+            // bytes it has and no more. Frames to be judged are soon gone.
+            if session.backlogged {
+                session.input = self.buffers.take();
+            }
             session.input.extend_from_slice(rest);
         }
     }
@@ -53,9 +60,9 @@ impl Worker {
             let held_back = session.output.len() > self.config.output_soft_limit_bytes;
             if held_back || steps >= SESSION_STEPS_PER_TURN {
                 session.backlogged = judged < bytes.len();
-                // Held back, it comes into the queue when its output is taken.
-                if session.backlogged && !held_back {
-                    self.backlog.push_back(id);
+                // Held back, it is listed when its output is taken.
+                if !held_back {
+                    list_backlogged(session, &mut self.backlog);
                 }
                 return judged;
             }
@@ -63,7 +70,9 @@ impl Worker {
                 Ok(Some((request, length))) => {
                     judged += length;
                     self.judge(id, &request, now);
-                    steps += 1 + self.engine.take_work();
+                    let taken = 1 + self.engine.take_work();
+                    steps += taken;
+                    self.steps_since_timeouts = self.steps_since_timeouts.saturating_add(taken);
                 }
                 Ok(None) => return judged,
                 Err(error) => {

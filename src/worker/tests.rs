@@ -37,7 +37,7 @@ fn config() -> WorkerConfig {
             },
             max_connections: 50,
             max_payload_bytes: 1 << 20,
-            max_receiving_bytes: 1 << 20,
+            max_buffered_bytes: 1 << 20,
             request_timeout_ms: 30 * SECOND_MS,
         },
         loops: 1,
