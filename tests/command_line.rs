@@ -422,3 +422,50 @@ fn readme_lists_every_flag_of_serve() {
         assert!(readme.contains(&format!("`--{flag}`")), "--{flag}");
     }
 }
+
+/// Whatever keeps a server from saying that it is ready is told like any other
+/// fault: a supervisor that waits for the line must not wait for ever.
+#[test]
+fn a_ready_line_that_cannot_be_written_ends_the_start() {
+    let full = std::fs::File::create("/dev/full").expect("Linux has it");
+    let mut command = leasehold("serve --listen 127.0.0.1:0 --dlm-listen off");
+    let output = output(command.env("RUST_LOG", "off").stdout(full));
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains("ready line"), "{error}");
+}
+
+/// A server that is stopped and whose backlog is full still listens: a start on its
+/// path says so at once, and holds up no other start.
+#[test]
+fn a_unix_socket_whose_backlog_is_full_is_in_use() {
+    let directory = std::env::temp_dir().join(format!("leasehold-full-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a directory of its own");
+    let path = directory.join("socket");
+    let address = socket2::SockAddr::unix(&path).expect("short enough");
+    let stream = || {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)
+            .expect("a socket");
+        socket.set_nonblocking(true).expect("a flag");
+        socket
+    };
+    let listener = stream();
+    listener.bind(&address).expect("a free path");
+    listener.listen(1).expect("a listener");
+    let mut waiting = Vec::new();
+    loop {
+        let client = stream();
+        match client.connect(&address) {
+            Ok(()) => waiting.push(client),
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    let arguments = format!("serve --listen unix:{} --dlm-listen off", path.display());
+    let error = error_line(leasehold(&arguments).env("RUST_LOG", "off"), 1);
+    assert!(error.contains(&path.display().to_string()), "{error}");
+    std::fs::remove_dir_all(&directory).expect("it is ours");
+}

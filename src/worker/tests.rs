@@ -544,6 +544,72 @@ fn a_session_over_its_hard_limit_is_closed() {
     assert_eq!(world.replies(other).len(), 2);
 }
 
+/// The hard limit is for peers that do not read: one that does gets all it is owed,
+/// however much of it falls due in one moment.
+#[test]
+fn a_reader_is_sent_more_than_the_hard_limit_in_one_go() {
+    let mut config = config();
+    config.output_soft_limit_bytes = 100;
+    config.output_hard_limit_bytes = 300;
+    let mut world = World::new(config);
+    let holder = world.connect();
+    world.ask(holder, &[acquire(1, 0, b"k")]);
+    let id = world.connect();
+    let queued: Vec<Request<'_>> = (1..=90).map(|owner| acquire(owner, 9_000, b"k")).collect();
+    world.ask(id, &queued);
+    world.turns_until_idle();
+    world.worker.handle_end(id, PeerEnd::Fin, world.now);
+    world.turns_until_idle();
+    assert_eq!(world.replies(id).len(), 90);
+    assert_eq!(world.closed, [id]);
+    assert_eq!(world.worker.session_counters().over_output_limit, 0);
+}
+
+/// Scenario 30: what was once a large batch leaves no large buffer behind.
+#[test]
+fn an_unfinished_frame_keeps_the_bytes_it_has_and_no_more() {
+    let mut world = World::new(config());
+    let id = world.connect();
+    let mut bytes = frames(&(1..=2_000).map(ping).collect::<Vec<_>>());
+    bytes.extend_from_slice(b"Q\0\0");
+    world.receive(id, &bytes[..7]);
+    world.receive(id, &bytes[7..]);
+    world.turns_until_idle();
+    assert_eq!(world.replies(id).len(), 2_000);
+    let session = world.worker.sessions.get(id).unwrap();
+    assert_eq!(session.input, b"Q\0\0");
+    assert!(session.input.capacity() < 64);
+    assert_eq!(session.output.pending().len(), 0);
+}
+
+/// However busy a turn is, what is due gets as many steps of it as requests did.
+#[test]
+fn a_busy_turn_gives_timers_their_share() {
+    let mut config = config();
+    config.engine.max_keys = 100_000;
+    config.output_soft_limit_bytes = 1 << 20;
+    config.output_hard_limit_bytes = 1 << 21;
+    let mut world = World::new(config);
+    let ids: Vec<SessionId> = (0..20).map(|_| world.connect()).collect();
+    for (number, &id) in ids.iter().enumerate() {
+        let keys: Vec<String> = (0..500).map(|key| format!("{number}-{key}")).collect();
+        let held: Vec<Request<'_>> = keys.iter().map(|k| acquire(1, 0, k.as_bytes())).collect();
+        world.ask(id, &held);
+    }
+    world.turns_until_idle();
+    assert_eq!(world.worker.engine().held(), 10_000);
+    world.now = world.now.plus_millis(10_001);
+    for &id in &ids {
+        world.ask(id, &(1..=600).map(ping).collect::<Vec<_>>());
+    }
+    world.turn();
+    assert_eq!(
+        world.worker.engine().held(),
+        0,
+        "12,000 requests came with it"
+    );
+}
+
 #[test]
 fn stuck_output_ends_a_session_in_time_and_progress_renews_it() {
     let mut world = World::new(config());
