@@ -5,7 +5,7 @@ export CARGO_TERM_COLOR=never
 # README's commands look for the binaries in target/.
 unset CARGO_TARGET_DIR
 
-READY_LINE='^ready listen=([^ ,]+) dlm=[^ ]+( admin=[^ ]+)? io=[a-z]+ shards=[0-9]+$'
+READY_LINE='^ready listen=([^ ,]+) dlm=[^ ]+:([0-9]+)( admin=[^ ]+)? io=[a-z]+ shards=[0-9]+$'
 
 passed=0
 failed=0
@@ -136,7 +136,7 @@ for address in ("127.0.0.1", 5327), ("0.0.0.0", 37373):
     IFS= read -r -t 600 -u 3 ready || { echo "no ready line"; return 1; }
     echo "$ready"
     [[ $ready =~ $READY_LINE ]] || return 1
-    export LEASEHOLD_SERVER=${BASH_REMATCH[1]}
+    export LEASEHOLD_SERVER=${BASH_REMATCH[1]} DLM_PORT=${BASH_REMATCH[2]}
 }
 
 # Drains the server: it exits with 0 and has said nothing but its ready line.

@@ -397,15 +397,31 @@ pub struct DlmConfig {
     )]
     pub anonymous: bool,
 
-    /// Directory of the NAME.cfg identity files
+    /// Longest Expire of a request without a name
     #[arg(
-        id = "dlm_config_dir",
-        long = "dlm-config-dir",
-        env = "LEASEHOLD_DLM_CONFIG_DIR",
-        value_name = "DIRECTORY",
-        default_value = "/home/JackrabbitDLM/Config"
+        id = "dlm_anonymous_ttl",
+        long = "dlm-anonymous-ttl",
+        env = "LEASEHOLD_DLM_ANONYMOUS_TTL",
+        value_name = "TIME",
+        default_value = "3543s",
+        value_parser = |text: &str| parse::time_ms(text, Seconds, 1..=limits::MAX_DLM_TTL_MS)
     )]
-    pub config_dir: PathBuf,
+    pub anonymous_max_ttl_ms: u64,
+
+    /// Longest DataStore of a request without a name, in characters
+    #[arg(
+        id = "dlm_anonymous_data",
+        long = "dlm-anonymous-data",
+        env = "LEASEHOLD_DLM_ANONYMOUS_DATA",
+        value_name = "COUNT",
+        default_value = "16384",
+        value_parser = |text: &str| parse::count(text, 0..=GIB as u64)
+    )]
+    pub anonymous_max_data_chars: u64,
+
+    /// Where its identities are.
+    #[command(flatten)]
+    pub identities: IdentityDirectory,
 
     /// Longest Expire of a lock or a stored value (43200m are 30 days)
     #[arg(
@@ -465,6 +481,20 @@ pub struct DlmConfig {
     pub max_payload_bytes: usize,
 }
 
+/// Where identities are, for the server and for the command that makes them.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub struct IdentityDirectory {
+    /// Directory of the NAME.cfg identity files
+    #[arg(
+        id = "dlm_config_dir",
+        long = "dlm-config-dir",
+        env = "LEASEHOLD_DLM_CONFIG_DIR",
+        value_name = "DIRECTORY",
+        default_value = "/home/JackrabbitDLM/Config"
+    )]
+    pub directory: PathBuf,
+}
+
 /// Settings that are possible each by itself, but not together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -515,12 +545,11 @@ impl Config {
 
     /// The flags whose addresses anybody outside this host can reach.
     pub fn flags_that_listen_beyond_loopback(&self) -> Vec<&'static str> {
-        let is_beyond = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
         let native = self.listen.iter().any(|listen| match listen {
-            Listen::Tcp(address) => is_beyond(address),
+            Listen::Tcp(address) => is_beyond_loopback(address),
             Listen::Unix(_) => false,
         });
-        let dlm = self.dlm.listen.as_ref().is_some_and(is_beyond);
+        let dlm = self.dlm.listen.as_ref().is_some_and(is_beyond_loopback);
         [(native, "--listen"), (dlm, "--dlm-listen")]
             .into_iter()
             .filter_map(|(beyond, flag)| beyond.then_some(flag))
@@ -545,6 +574,10 @@ impl Io {
             Io::Epoll => "epoll",
         }
     }
+}
+
+fn is_beyond_loopback(address: &SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
 }
 
 fn parse_shards(text: &str) -> Result<u16, String> {

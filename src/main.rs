@@ -7,9 +7,9 @@ use leasehold::client::{
     ServerAddress,
 };
 use leasehold::config::parse::{BareUnit, time_ms};
-use leasehold::config::{Config, ServeArgs};
+use leasehold::config::{Config, IdentityDirectory, ServeArgs};
 use leasehold::credentials::{Credentials, NewCredential};
-use leasehold::driver;
+use leasehold::driver::{self, CreateIdentityError};
 use leasehold::limits::{MAX_LEASE_MS, TOKEN_END};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, Write};
@@ -70,6 +70,13 @@ enum Command {
     /// Prints the secret, which is kept nowhere, and the line for the file that
     /// serve --credentials-file reads.
     Credential(CredentialArgs),
+    /// Make an identity for users of the JackrabbitDLM protocol
+    ///
+    /// Creates NAME.cfg with a random secret, readable by its owner alone, and prints
+    /// its path. Nothing is ever overwritten: exits 1 if there is such a file. Requests
+    /// that carry NAME and the secret may exceed the limits of anonymous ones. A server
+    /// that runs takes the new file up by itself.
+    Identity(IdentityArgs),
 }
 
 #[derive(Debug, Args)]
@@ -130,6 +137,19 @@ struct CredentialArgs {
     name: String,
 }
 
+#[derive(Debug, Args)]
+struct IdentityArgs {
+    /// The identity's name
+    name: String,
+
+    /// Longest DataStore it may send, in characters [default: 16384]
+    #[arg(long, value_name = "COUNT")]
+    max_size: Option<u64>,
+
+    #[command(flatten)]
+    identities: IdentityDirectory,
+}
+
 /// Which server, and as whom.
 #[derive(Debug, Args)]
 struct ServerArgs {
@@ -168,6 +188,7 @@ fn main() -> ExitCode {
         Command::Unlock(args) => unlock(&args),
         Command::Status(args) => status(&args),
         Command::Credential(args) => credential(&args),
+        Command::Identity(args) => identity(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -265,6 +286,24 @@ fn credential(args: &CredentialArgs) -> Result<(), Failure> {
     eprintln!(
         "The first line is the secret of {}, shown only now: the client's {CREDENTIAL_VARIABLE} \
          is NAME:SECRET. The second belongs in the file of serve --credentials-file.",
+        args.name
+    );
+    Ok(())
+}
+
+fn identity(args: &IdentityArgs) -> Result<(), Failure> {
+    let directory = &args.identities.directory;
+    let path =
+        driver::create_identity_file(directory, &args.name, args.max_size).map_err(|error| {
+            match error {
+                CreateIdentityError::BadName => Failure::new(EXIT_USAGE, format!("NAME: {error}")),
+                other => Failure::new(EXIT_FAILURE, other),
+            }
+        })?;
+    print_line(&path.display().to_string())?;
+    eprintln!(
+        "Its Identity is the secret that clients send with the Name {}. The server must be able \
+         to read the file, nobody else.",
         args.name
     );
     Ok(())

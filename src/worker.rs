@@ -319,7 +319,10 @@ impl Worker {
                 let at = self.lingers.arm(id, now, &self.sessions);
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.phase = Phase::Lingering;
-                    session.linger_bytes_left = self.config.linger_bytes;
+                    session.linger_bytes_left = match session.protocol {
+                        Protocol::Native => self.config.linger_bytes,
+                        Protocol::Dlm => self.dlm.linger_bytes(self.config.linger_bytes),
+                    };
                     session.give_up_at = Some(at);
                 }
                 Action::ShutdownWrite

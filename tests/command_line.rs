@@ -2,9 +2,11 @@
 //! how flags, environment and defaults go together.
 
 use leasehold::credentials::Credentials;
+use leasehold::dlm::Identity;
 use leasehold::protocol::{ErrorCode, Reply, Request, VERSION, Welcome};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread::JoinHandle;
@@ -142,6 +144,11 @@ fn a_bad_flag_is_one_line_that_names_it_and_status_2() {
         ("unlock k 9223372036854775808", "<TOKEN>"),
         ("unlock k", "<TOKEN>"),
         ("credential a:b", "NAME"),
+        ("identity a/b", "NAME"),
+        ("identity ..", "NAME"),
+        ("identity", "<NAME>"),
+        ("identity n --max-size -1", "--max-size"),
+        ("identity n --max-size 16KiB", "--max-size"),
         ("nonsense", "nonsense"),
     ] {
         let line = error_line(&mut leasehold(arguments), 2);
@@ -238,6 +245,120 @@ fn a_made_credential_is_one_that_the_server_takes() {
         !text(&made.stderr).contains(secret),
         "the secret is shown once"
     );
+}
+
+/// A directory that is gone after the test.
+struct TemporaryDirectory(PathBuf);
+
+impl TemporaryDirectory {
+    fn new(name: &str) -> TemporaryDirectory {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a name of its own");
+        TemporaryDirectory(path)
+    }
+
+    fn file_names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("a directory");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.expect("an entry").file_name();
+            name.into_string().expect("UTF-8")
+        };
+        entries.map(name).collect()
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_made_identity_is_a_private_file_that_the_server_takes() {
+    let directory = TemporaryDirectory::new("identities");
+    for (name, flags, rest) in [
+        ("myWorker", "", "}"),
+        ("large", " --max-size 500000", ", \"MaxSize\": 500000}"),
+    ] {
+        let mut command = leasehold(&format!("identity {name}{flags}"));
+        let made = output(command.arg("--dlm-config-dir").arg(&directory.0));
+        assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+        let path = directory.0.join(format!("{name}.cfg"));
+        assert_eq!(text(&made.stdout), format!("{}\n", path.display()));
+        let mode = std::fs::metadata(&path).expect("it exists").permissions();
+        assert_eq!(mode.mode() & 0o7777, 0o600);
+
+        let content = std::fs::read_to_string(&path).expect("it can be read");
+        Identity::parse(content.as_bytes()).expect("an identity file");
+        let (secret, end) = content
+            .strip_prefix("{\"Identity\": \"")
+            .and_then(|text| text.split_once('"'))
+            .expect("as documented");
+        assert_eq!(end.trim_end(), rest);
+        assert!((1023..=2047).contains(&secret.chars().count()));
+        let told = [text(&made.stdout), text(&made.stderr)].concat();
+        assert!(!told.contains(secret), "the secret is in the file alone");
+    }
+    let mut names = directory.file_names();
+    names.sort();
+    assert_eq!(names, ["large.cfg", "myWorker.cfg"]);
+}
+
+#[test]
+fn two_made_identities_have_different_secrets() {
+    let directory = TemporaryDirectory::new("different-identities");
+    let content = |name: &str| {
+        let mut command = leasehold(&format!("identity {name}"));
+        let made = output(command.env("LEASEHOLD_DLM_CONFIG_DIR", &directory.0));
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        std::fs::read_to_string(directory.0.join(format!("{name}.cfg"))).expect("it exists")
+    };
+    assert_ne!(content("a")[..100], content("b")[..100]);
+}
+
+#[test]
+fn an_identity_never_replaces_what_is_there() {
+    let directory = TemporaryDirectory::new("existing-identities");
+    let is = |name: &str| directory.0.join(name);
+    std::fs::write(is("file.cfg"), "mine").expect("written");
+    std::fs::create_dir(is("directory.cfg")).expect("created");
+    std::os::unix::fs::symlink("elsewhere", is("dangling.cfg")).expect("created");
+    for name in ["file", "directory", "dangling"] {
+        let mut command = leasehold(&format!("identity {name}"));
+        let line = error_line(command.arg("--dlm-config-dir").arg(&directory.0), 1);
+        let path = is(&format!("{name}.cfg")).display().to_string();
+        assert!(line.contains(&path) && line.contains("exists"), "{line}");
+    }
+    assert_eq!(std::fs::read(is("file.cfg")).expect("still there"), b"mine");
+    assert_eq!(directory.file_names().len(), 3, "nothing is left behind");
+
+    let missing = is("missing").display().to_string();
+    let line = error_line(
+        leasehold("identity n").args(["--dlm-config-dir", &missing]),
+        1,
+    );
+    assert!(line.contains(&missing), "{line}");
+}
+
+#[test]
+fn of_two_who_make_one_identity_one_does() {
+    let directory = TemporaryDirectory::new("raced-identities");
+    for round in 0..10 {
+        let make = || {
+            let mut command = leasehold(&format!("identity n{round}"));
+            let made = output(command.arg("--dlm-config-dir").arg(&directory.0));
+            made.status.success()
+        };
+        let successes = std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..3).map(|_| scope.spawn(make)).collect();
+            let made = makers.into_iter().map(|it| it.join().expect("it ran"));
+            made.filter(|success| *success).count()
+        });
+        assert_eq!(successes, 1);
+        let content = std::fs::read(directory.0.join(format!("n{round}.cfg"))).expect("made");
+        Identity::parse(&content).expect("whole");
+    }
 }
 
 #[test]

@@ -82,7 +82,11 @@ fn defaults_are_those_of_the_limits() {
         DlmConfig {
             listen: Some(([0, 0, 0, 0], 37_373).into()),
             anonymous: false,
-            config_dir: "/home/JackrabbitDLM/Config".into(),
+            anonymous_max_ttl_ms: limits::DEFAULT_DLM_ANONYMOUS_TTL_MS,
+            anonymous_max_data_chars: limits::DEFAULT_DLM_DATA_CHARS,
+            identities: IdentityDirectory {
+                directory: "/home/JackrabbitDLM/Config".into()
+            },
             max_ttl_ms: limits::DEFAULT_MAX_DLM_TTL_MS,
             max_connections: 16_384,
             max_buffered_bytes: 256 << 20,
@@ -102,7 +106,7 @@ fn every_flag_reaches_its_setting() {
          --credentials-file /etc/c --output-soft-limit 2KiB --output-hard-limit 3KiB \
          --peer-timeout 17 --keepalive-idle 18 --keepalive-interval 19s \
          --keepalive-count 20 --linger-ms 21 --linger-bytes 22 --unix-mode 640 --backlog 23 \
-         --dlm-listen off --dlm-anonymous --dlm-config-dir /d --max-dlm-ttl 24m \
+         --dlm-listen off --dlm-anonymous --dlm-anonymous-ttl 29 --dlm-anonymous-data 30 --dlm-config-dir /d --max-dlm-ttl 24m \
          --max-dlm-connections 27 --dlm-max-buffered 28 --dlm-request-timeout 25 --dlm-max-payload 26",
     );
     assert_eq!(
@@ -150,7 +154,11 @@ fn every_flag_reaches_its_setting() {
             dlm: DlmConfig {
                 listen: None,
                 anonymous: true,
-                config_dir: "/d".into(),
+                anonymous_max_ttl_ms: 29_000,
+                anonymous_max_data_chars: 30,
+                identities: IdentityDirectory {
+                    directory: "/d".into(),
+                },
                 max_ttl_ms: 24 * 60_000,
                 max_connections: 27,
                 max_buffered_bytes: 28,
@@ -194,6 +202,8 @@ fn impossible_values_are_refused_with_the_flag_s_name() {
         ("--linger-bytes", "0 -1 1MB"),
         ("--backlog", "0 65536 -1"),
         ("--max-dlm-ttl", "0 0.5 -1 5256001m"),
+        ("--dlm-anonymous-ttl", "0 0.5 -1 5256001m"),
+        ("--dlm-anonymous-data", "-1 16KiB 1073741825"),
         ("--dlm-request-timeout", "0 0.5 -1 1441m"),
         ("--dlm-max-payload", "0 -1 2GiB 10MB"),
     ] {

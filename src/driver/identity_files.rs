@@ -1,8 +1,10 @@
 //! Reads identity files on a thread of its own: a slow disk or a hung network
-//! mount makes the requests of that identity wait, never a loop.
+//! mount makes the requests of that identity wait, never a loop. And creates them,
+//! for the command that does.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -14,9 +16,9 @@ use rustix::fs::{Mode, OFlags};
 
 use super::control::Control;
 use crate::clock;
-use crate::dlm::{Identity, identity_file_name};
+use crate::dlm::{Identity, generate_identity_file, identity_file_name};
 use crate::engine::time::Time;
-use crate::limits::DLM_MAX_IDENTITY_FILE_BYTES;
+use crate::limits::{DLM_MAX_IDENTITY_FILE_BYTES, DLM_MAX_NAME_BYTES};
 
 /// Files that cannot be used are logged at most once in this time.
 const LOG_PAUSE_MS: u64 = 1_000;
@@ -43,6 +45,74 @@ struct Mailbox {
 struct Ask {
     name: String,
     mailbox: Arc<Mailbox>,
+}
+
+/// Why an identity was not created.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateIdentityError {
+    /// The name cannot be one.
+    #[error(
+        "an identity's name is a plain file name of at most {DLM_MAX_NAME_BYTES} bytes: \
+         no /, no NUL, no dot at its start"
+    )]
+    BadName,
+    /// There is something of that name already; it stays as it is.
+    #[error("{} exists already, and is never overwritten", .0.display())]
+    Exists(PathBuf),
+    /// No random secret could be drawn.
+    #[error("cannot draw a random secret: {0}")]
+    Random(getrandom::Error),
+    /// The directory does not let a file be created.
+    #[error("cannot create {path}: {1}", path = .0.display())]
+    Io(PathBuf, io::Error),
+}
+
+/// Creates the file of a new identity `name`, readable by its owner alone, and
+/// returns its path. Whoever looks sees no file or the whole of it, and so does
+/// whoever starts after a crash.
+///
+/// # Errors
+/// See [`CreateIdentityError`]; then nothing was created.
+pub fn create_identity_file(
+    directory: &Path,
+    name: &str,
+    max_data_chars: Option<u64>,
+) -> Result<PathBuf, CreateIdentityError> {
+    let path = directory.join(identity_file_name(name).ok_or(CreateIdentityError::BadName)?);
+    let contents = generate_identity_file(max_data_chars, getrandom::fill)
+        .map_err(CreateIdentityError::Random)?;
+    // A leading dot: no identity has that file.
+    let unique = getrandom::u64().map_err(CreateIdentityError::Random)?;
+    let draft = directory.join(format!(".new-identity-{unique:016x}"));
+    let result = write_private_file(&draft, &contents)
+        .map_err(|error| CreateIdentityError::Io(path.clone(), error))
+        // Unlike a rename, a link does not replace what is there.
+        .and_then(|()| match fs::hard_link(&draft, &path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(CreateIdentityError::Exists(path.clone()))
+            }
+            Err(error) => Err(CreateIdentityError::Io(path.clone(), error)),
+            Ok(()) => Ok(()),
+        });
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            warn!("{} is left behind: {error}", draft.display());
+        }
+        _ => {}
+    }
+    result?;
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| CreateIdentityError::Io(path.clone(), error))?;
+    Ok(path)
+}
+
+fn write_private_file(path: &Path, contents: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(path)?;
+    file.write_all(contents.as_bytes())?;
+    file.sync_all()
 }
 
 /// Starts the thread that reads identity files in `directory` for the loop that

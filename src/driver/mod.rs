@@ -16,6 +16,7 @@ use log::{info, warn};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+pub use identity_files::{CreateIdentityError, create_identity_file};
 pub use listener::BindError;
 
 use crate::clock;
@@ -67,8 +68,11 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
         .map(|(protocol, listener)| (protocol, Acceptor::new(listener)))
         .collect();
     let control = Arc::new(Control::default());
-    let identities = identity_files::start(config.dlm.config_dir.clone(), Arc::clone(&control))
-        .map_err(|e| ServeError::Io("start the identity thread", e))?;
+    let identities = identity_files::start(
+        config.dlm.identities.directory.clone(),
+        Arc::clone(&control),
+    )
+    .map_err(|e| ServeError::Io("start the identity thread", e))?;
     let event_loop = EpollLoop::new(worker, acceptors, identities, Arc::clone(&control))
         .map_err(|e| ServeError::Io("start an event loop", e))?;
 
@@ -115,12 +119,20 @@ fn watch_signals(mut signals: Signals, control: &Control, drain_ms: u64) {
 }
 
 fn warn_of_open_doors(config: &Config, has_credentials: bool) {
-    if has_credentials {
-        return;
-    }
     for flag in config.flags_that_listen_beyond_loopback() {
-        warn!("{flag} reaches beyond this host, and anybody may take locks: no --credentials-file");
+        if !has_credentials {
+            warn!(
+                "{flag} reaches beyond this host, and anybody may take locks: no --credentials-file"
+            );
+        } else if flag == "--dlm-listen" && config.dlm.anonymous {
+            warn!("{flag} reaches beyond this host, and --dlm-anonymous lets anybody take locks");
+        }
     }
+}
+
+/// Who asks for credentials on one port does not want locks taken without on the other.
+fn anonymous_dlm_allowed(config: &Config, has_credentials: bool) -> bool {
+    !has_credentials || config.dlm.anonymous
 }
 
 /// What a server listens on, and how the ready line tells it.
@@ -194,8 +206,7 @@ fn worker_config(
     credentials: Option<Credentials>,
     first_token: u64,
 ) -> Result<WorkerConfig, ServeError> {
-    // Who asks for credentials on one port does not want locks taken without on the other.
-    let anonymous_allowed = credentials.is_none() || config.dlm.anonymous;
+    let anonymous_allowed = anonymous_dlm_allowed(config, credentials.is_some());
     Ok(WorkerConfig {
         requests: config.request_limits(),
         engine: config.engine_limits(),
@@ -211,8 +222,8 @@ fn worker_config(
                 max_key_bytes: config.limits.max_key_bytes,
                 max_ttl_ms: config.dlm.max_ttl_ms,
                 anonymous_allowed,
-                anonymous_max_ttl_ms: limits::DEFAULT_DLM_ANONYMOUS_TTL_MS,
-                anonymous_max_data_chars: limits::DEFAULT_DLM_DATA_CHARS,
+                anonymous_max_ttl_ms: config.dlm.anonymous_max_ttl_ms,
+                anonymous_max_data_chars: config.dlm.anonymous_max_data_chars,
             },
             max_connections: config.dlm.max_connections as usize,
             max_payload_bytes: config.dlm.max_payload_bytes,

@@ -99,6 +99,12 @@ impl DlmSide {
         !self.large.is_empty()
     }
 
+    /// How much input is read and dropped after an answer: the rest of a request
+    /// that was answered before its end is on its way already.
+    pub(super) fn linger_bytes(&self, linger_bytes: u64) -> u64 {
+        linger_bytes.max(self.config.max_payload_bytes as u64)
+    }
+
     pub(super) fn invariants<'a>(&self, sessions: impl Iterator<Item = &'a Session>) {
         let (mut connections, mut bytes, mut answers) = (0, 0, 0);
         for session in sessions.filter(|session| session.protocol == Protocol::Dlm) {

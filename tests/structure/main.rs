@@ -40,7 +40,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     (
         "driver",
-        &["worker", "session", "config", "credentials", "clock"],
+        &["worker", "session", "config", "credentials", "dlm", "clock"],
     ),
     ("client", &["protocol", "dlm", "clock"]),
 ];
