@@ -173,7 +173,7 @@ pub struct LimitConfig {
     )]
     pub max_keys: u32,
 
-    /// Most memory of the lock table, queues and timers: bytes, KiB, MiB, GiB or TiB
+    /// Most memory of the lock table, queues, timers and stored values: bytes, KiB, MiB, GiB or TiB
     /// [default: 80 % of the cgroup's limit or the machine's memory, whichever is less]
     #[arg(
         long = "max-memory",

@@ -4,5 +4,6 @@
 
 pub mod client;
 pub mod configuration;
+pub mod directory;
 pub mod server;
 pub mod wire;

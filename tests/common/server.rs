@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ pub struct Server {
     child: Child,
     ready_line: String,
     listen: Vec<String>,
-    stdout_lines: Receiver<String>,
+    /// Locked only so that threads can share the server.
+    stdout_lines: Mutex<Receiver<String>>,
     stderr: Option<JoinHandle<String>>,
 }
 
@@ -70,6 +72,16 @@ impl Server {
         Self::launch(command).unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"))
     }
 
+    /// Like [`Server::start`], but serves the JackrabbitDLM protocol too.
+    pub fn start_with_dlm(configuration: Configuration, flags: &[&str]) -> Server {
+        let mut command = serve_command();
+        command
+            .args(["--listen", "127.0.0.1:0", "--dlm-listen", "127.0.0.1:0"])
+            .args(configuration.flags())
+            .args(flags);
+        Self::launch(command).unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"))
+    }
+
     /// Runs a `serve` command line as it is given.
     pub fn launch(mut command: Command) -> Result<Server, Ended> {
         let mut child = command
@@ -99,15 +111,12 @@ impl Server {
             child,
             ready_line: String::new(),
             listen: Vec::new(),
-            stdout_lines,
+            stdout_lines: Mutex::new(stdout_lines),
             stderr: Some(stderr),
         };
-        match server.stdout_lines.recv_timeout(HANG_GUARD) {
+        match server.next_line() {
             Ok(line) => {
-                let addresses = line
-                    .split(' ')
-                    .find_map(|word| word.strip_prefix("listen="))
-                    .unwrap_or_else(|| panic!("no ready line: {line:?}"));
+                let addresses = word_after("listen=", &line);
                 server.listen = addresses.split(',').map(str::to_owned).collect();
                 server.ready_line = line;
                 Ok(server)
@@ -130,6 +139,11 @@ impl Server {
     /// All its addresses, as the ready line has them.
     pub fn addresses(&self) -> &[String] {
         &self.listen
+    }
+
+    /// Its address of the JackrabbitDLM protocol.
+    pub fn dlm_address(&self) -> &str {
+        word_after("dlm=", &self.ready_line)
     }
 
     /// How many loops it says it has.
@@ -182,12 +196,21 @@ impl Server {
 
     /// Waits for its end.
     pub fn wait(&mut self) -> Ended {
-        match self.stdout_lines.recv_timeout(HANG_GUARD) {
+        match self.next_line() {
             Ok(line) => panic!("a second line on standard output: {line:?}"),
             Err(RecvTimeoutError::Timeout) => panic!("the server does not exit"),
             Err(RecvTimeoutError::Disconnected) => {}
         }
         self.reap()
+    }
+
+    fn next_line(&mut self) -> Result<String, RecvTimeoutError> {
+        self.lines().recv_timeout(HANG_GUARD)
+    }
+
+    fn lines(&mut self) -> &mut Receiver<String> {
+        let lines = self.stdout_lines.get_mut();
+        lines.expect("nobody panics with it")
     }
 
     fn reap(&mut self) -> Ended {
@@ -211,10 +234,17 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("the server logged:\n{}", ended.stderr);
         } else {
-            let rest: Vec<String> = self.stdout_lines.iter().collect();
+            let rest: Vec<String> = self.lines().iter().collect();
             assert!(rest.is_empty(), "more on standard output: {rest:?}");
         }
     }
+}
+
+fn word_after<'a>(name: &str, ready_line: &'a str) -> &'a str {
+    ready_line
+        .split(' ')
+        .find_map(|word| word.strip_prefix(name))
+        .unwrap_or_else(|| panic!("no ready line: {ready_line:?}"))
 }
 
 /// `leasehold serve` without any settings of this environment.

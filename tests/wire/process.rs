@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use crate::common::client::Client;
 use crate::common::configuration::{Configuration, in_every_configuration};
+use crate::common::directory::Directory;
 use crate::common::server::{Ended, Server, serve_command};
 use crate::common::wire::{Reply, acquire, acquire_ms, extend, ping, release};
 
@@ -26,29 +27,6 @@ fn assert_refuses(flags: &[&str], code: i32, named: &str) {
     let lines: Vec<&str> = lines.collect();
     assert_eq!(lines.len(), 1, "{flags:?}: {lines:#?}");
     assert!(lines[0].contains(named), "{flags:?}: {lines:#?}");
-}
-
-/// A directory of this test's own, removed at its end.
-struct Directory(std::path::PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let unique = format!("leasehold-wire-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(unique);
-        std::fs::create_dir(&path).unwrap();
-        Directory(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Left behind, it does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
