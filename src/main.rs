@@ -76,6 +76,7 @@ enum Command {
     /// its path. Nothing is ever overwritten: exits 1 if there is such a file. Requests
     /// that carry NAME and the secret may exceed the limits of anonymous ones. A server
     /// that runs takes the new file up by itself.
+    #[command(allow_negative_numbers = true)]
     Identity(IdentityArgs),
 }
 

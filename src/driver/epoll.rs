@@ -248,7 +248,9 @@ impl EpollLoop {
                 match listening.acceptor.accept(now) {
                     Accepted::Stream(mut stream) => {
                         let protocol = listening.protocol;
-                        let Some(id) = self.worker.handle_accepted(protocol, now) else {
+                        // Read anew: its time must not begin before it was there.
+                        let since = clock::now();
+                        let Some(id) = self.worker.handle_accepted(protocol, since) else {
                             continue;
                         };
                         let interest = Interest::READABLE | Interest::WRITABLE;

@@ -72,16 +72,6 @@ impl Server {
         Self::launch(command).unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"))
     }
 
-    /// Like [`Server::start`], but serves the JackrabbitDLM protocol too.
-    pub fn start_with_dlm(configuration: Configuration, flags: &[&str]) -> Server {
-        let mut command = serve_command();
-        command
-            .args(["--listen", "127.0.0.1:0", "--dlm-listen", "127.0.0.1:0"])
-            .args(configuration.flags())
-            .args(flags);
-        Self::launch(command).unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"))
-    }
-
     /// Runs a `serve` command line as it is given.
     pub fn launch(mut command: Command) -> Result<Server, Ended> {
         let mut child = command
@@ -116,7 +106,10 @@ impl Server {
         };
         match server.next_line() {
             Ok(line) => {
-                let addresses = word_after("listen=", &line);
+                let addresses = line
+                    .split(' ')
+                    .find_map(|word| word.strip_prefix("listen="))
+                    .unwrap_or_else(|| panic!("no ready line: {line:?}"));
                 server.listen = addresses.split(',').map(str::to_owned).collect();
                 server.ready_line = line;
                 Ok(server)
@@ -139,11 +132,6 @@ impl Server {
     /// All its addresses, as the ready line has them.
     pub fn addresses(&self) -> &[String] {
         &self.listen
-    }
-
-    /// Its address of the JackrabbitDLM protocol.
-    pub fn dlm_address(&self) -> &str {
-        word_after("dlm=", &self.ready_line)
     }
 
     /// How many loops it says it has.
@@ -238,13 +226,6 @@ impl Drop for Server {
             assert!(rest.is_empty(), "more on standard output: {rest:?}");
         }
     }
-}
-
-fn word_after<'a>(name: &str, ready_line: &'a str) -> &'a str {
-    ready_line
-        .split(' ')
-        .find_map(|word| word.strip_prefix(name))
-        .unwrap_or_else(|| panic!("no ready line: {ready_line:?}"))
 }
 
 /// `leasehold serve` without any settings of this environment.

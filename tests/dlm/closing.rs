@@ -2,10 +2,9 @@
 //! does meanwhile turns the answer into a reset.
 
 use super::exchange::{
-    Connection, await_answer, bare, encode, expect, line, lock, own, put, test_lock,
+    Connection, await_answer, bare, encode, expect, line, lock, own, put, start, test_lock,
 };
 use crate::common::configuration::in_every_configuration;
-use crate::common::server::Server;
 
 const MIB: usize = 1024 * 1024;
 
@@ -13,7 +12,7 @@ const MIB: usize = 1024 * 1024;
 #[test]
 fn s42_the_second_request_of_a_segment_is_not_looked_at() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut connection = Connection::open(&server);
         let first = line(&lock("A", "first", "30"));
         let second = line(&lock("A", "second", "30"));
@@ -27,7 +26,7 @@ fn s42_the_second_request_of_a_segment_is_not_looked_at() {
 #[test]
 fn a_second_request_after_the_answer_is_not_looked_at() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut connection = Connection::open(&server);
         connection.send(&line(&lock("A", "first", "30")));
         assert_eq!(connection.answer_before_any_end(), own("Locked", "A"));
@@ -42,7 +41,7 @@ fn a_second_request_after_the_answer_is_not_looked_at() {
 #[test]
 fn s42_a_request_without_its_newline_gets_no_answer() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let whole = line(&lock("A", "k", "30"));
         let unfinished: [&[u8]; 5] = [
             b"",
@@ -69,7 +68,7 @@ fn s42_a_request_without_its_newline_gets_no_answer() {
 #[test]
 fn s42_a_client_that_closes_before_the_answer_hurts_nobody() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for round in 0..50 {
             let name = format!("k{round}");
             let mut connection = Connection::open(&server);
@@ -91,7 +90,7 @@ fn s42_a_client_that_closes_before_the_answer_hurts_nobody() {
 #[test]
 fn a_half_closed_client_gets_its_answer() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut connection = Connection::open(&server);
         connection.send(&line(&lock("A", "k", "30")));
         connection.finish();
@@ -106,7 +105,7 @@ fn a_half_closed_client_gets_its_answer() {
 #[test]
 fn a_request_in_many_pieces_is_one_request() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let whole = line(&lock("A", "k", "30"));
         let mut connection = Connection::open(&server);
         for byte in &whole {
@@ -121,7 +120,7 @@ fn a_request_in_many_pieces_is_one_request() {
 #[test]
 fn bytes_after_the_newline_do_not_reset_the_answer() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let rest = vec![b'x'; 8 * MIB];
         for request in [
             lock("A", "k", "30"),

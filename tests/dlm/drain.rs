@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::exchange::{
-    Connection, ask, bare, data, erase, expect, get, line, lock, own, put, test_lock, unlock,
+    Connection, ask, bare, data, erase, expect, get, line, lock, own, put, start, test_lock, unlock,
 };
 use crate::common::configuration::in_every_configuration;
 use crate::common::server::{HANG_GUARD, Server};
@@ -31,11 +31,13 @@ fn begin_drain(server: &Server) {
 #[test]
 fn holders_renew_and_unlock_while_the_server_drains() {
     in_every_configuration(|configuration| {
-        let mut server = Server::start_with_dlm(configuration, &FLAGS);
+        let mut server = start(configuration, &FLAGS);
         expect(&server, &lock("A", "k", "100"), &own("Locked", "A"));
         expect(&server, &put("A", "k", "100", "x"), &own("Done", "A"));
         expect(&server, &lock("B", "l", "100"), &own("Locked", "B"));
         let mut native = server.connect();
+        // It is served: a drain turns away those that are not yet.
+        native.expect_quiet();
         let mut early = Connection::open(&server);
         begin_drain(&server);
 
@@ -61,7 +63,7 @@ fn holders_renew_and_unlock_while_the_server_drains() {
 #[test]
 fn a_drain_is_over_when_the_last_lock_is() {
     in_every_configuration(|configuration| {
-        let mut server = Server::start_with_dlm(configuration, &FLAGS);
+        let mut server = start(configuration, &FLAGS);
         expect(&server, &lock("A", "k", "300"), &own("Locked", "A"));
         // Data keeps no drain waiting, and neither does a silent connection.
         expect(&server, &put("B", "k", "300", "x"), &own("Done", "B"));

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::common::server::{HANG_GUARD, Server};
+use crate::common::configuration::Configuration;
+use crate::common::server::{HANG_GUARD, Server, serve_command};
 
 const ALPHABET: &str =
     "1aA2bB3cC4dD5eE6fF7gG8hH9iI0jJ!kK@lL#mM$nN%oO^pP&qQ*rR(sS)tT/uU?vV=wW+xX;yY:zZ";
@@ -25,6 +26,21 @@ const STATUSES: [&str; 11] = [
     "Corruption",
     "Version",
 ];
+
+/// Starts a server that serves both protocols on free loopback ports.
+pub fn start(configuration: Configuration, flags: &[&str]) -> Server {
+    let mut command = serve_command();
+    command
+        .args(["--listen", "127.0.0.1:0", "--dlm-listen", "127.0.0.1:0"])
+        .args(configuration.flags())
+        .args(flags);
+    Server::launch(command).unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"))
+}
+
+fn dlm_address(server: &Server) -> &str {
+    let mut words = server.ready_line().split(' ');
+    words.find_map(|word| word.strip_prefix("dlm=")).unwrap()
+}
 
 /// The code of some bytes, without a newline.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
@@ -155,7 +171,7 @@ pub struct Connection {
 
 impl Connection {
     pub fn open(server: &Server) -> Connection {
-        let stream = TcpStream::connect(server.dlm_address()).expect("the server accepts");
+        let stream = TcpStream::connect(dlm_address(server)).expect("the server accepts");
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(HANG_GUARD)).unwrap();
         stream.set_write_timeout(Some(HANG_GUARD)).unwrap();

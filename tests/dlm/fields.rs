@@ -5,17 +5,16 @@ use serde_json::{Value, json};
 
 use super::exchange::{
     Connection, ask, ask_line, bare, encode, erase, expect, get, line, lock, own, put, request,
-    test_lock, unlock, with, without,
+    start, test_lock, unlock, with, without,
 };
 use crate::common::configuration::in_every_configuration;
-use crate::common::server::Server;
 
 const REFUSED: &str = "BadPayload";
 
 /// Asks each request on one server, which must serve a lock afterwards.
 fn all_are_answered(requests: &[Value], status: &str) {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for request in requests {
             assert_eq!(ask(&server, request), bare(status), "to {request}");
         }
@@ -74,7 +73,7 @@ fn a_field_of_another_type_is_refused() {
 #[test]
 fn data_store_matters_to_put_alone() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let null = |request| with(request, "DataStore", Value::Null);
         expect(&server, &null(get("A", "k")), &bare("NotFound"));
         expect(&server, &null(erase("A", "k")), &bare("NotFound"));
@@ -114,7 +113,7 @@ fn expire_is_a_finite_decimal_number_and_nothing_else() {
     }
     all_are_answered(&refused, REFUSED);
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for expire in [
             json!("30"),
             json!(" 30\t"),
@@ -148,7 +147,7 @@ fn expire_is_a_finite_decimal_number_and_nothing_else() {
 #[test]
 fn limits_are_met_exactly() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         // Characters for data; bytes for names and IDs.
         for letter in ["x", "é", "\u{1}", "🦀"] {
             let data = letter.repeat(16 * 1024);
@@ -177,7 +176,7 @@ fn limits_are_met_exactly() {
 #[test]
 fn limits_are_those_of_the_flags() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(
+        let server = start(
             configuration,
             &[
                 "--dlm-anonymous-ttl",
@@ -208,7 +207,7 @@ fn limits_are_those_of_the_flags() {
         expect(&server, &fits, &own("Locked", "A"));
         expect(&server, &over, &bare(REFUSED));
 
-        let server = Server::start_with_dlm(configuration, &["--max-dlm-ttl", "10"]);
+        let server = start(configuration, &["--max-dlm-ttl", "10"]);
         expect(&server, &lock("A", "k", "10"), &own("Locked", "A"));
         expect(&server, &lock("A", "k", "10.001"), &bare(REFUSED));
     });
@@ -217,7 +216,7 @@ fn limits_are_those_of_the_flags() {
 #[test]
 fn the_action_is_matched_without_regard_to_case() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let ask = |action: &str| ask(&server, &with(put("A", "k", "30", "x"), "Action", action));
         assert_eq!(ask("lOcK"), own("Locked", "A"));
         assert_eq!(ask("TESTLOCK"), own("Locked", "A"));
@@ -339,7 +338,7 @@ fn s41_no_text_stops_the_server() {
     ])
     .collect();
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for text in &refused {
             let line = [&encode(text)[..], b"\n"].concat();
             let shown = String::from_utf8_lossy(&text[..text.len().min(80)]);
@@ -371,7 +370,7 @@ fn s41_no_text_stops_the_server() {
 #[test]
 fn s41_a_second_erase_and_data_of_no_type_change_nothing() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         expect(&server, &put("A", "k", "30", "x"), &own("Done", "A"));
         for wrong in [json!(null), json!(5), json!({})] {
             let bad = with(put("A", "k", "30", ""), "DataStore", wrong);
@@ -410,7 +409,7 @@ fn bytes_that_are_no_code_are_refused() {
     all.push(Vec::new());
     all.push(b"  \r".to_vec());
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for bytes in &all {
             let shown = String::from_utf8_lossy(bytes);
             let line = [bytes, &b"\n"[..]].concat();
@@ -428,7 +427,7 @@ fn bytes_that_are_no_code_are_refused() {
 #[test]
 fn random_bytes_get_an_answer_and_an_end() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         // A fixed sequence: xorshift, any start but 0.
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut random = || {

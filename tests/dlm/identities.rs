@@ -8,10 +8,10 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use super::exchange::{
-    ask, await_answer, bare, data, erase, expect, get, lock, own, put, request, test_lock, unlock,
-    with,
+    ask, await_answer, bare, data, erase, expect, get, lock, own, put, request, start, test_lock,
+    unlock, with,
 };
-use crate::common::configuration::in_every_configuration;
+use crate::common::configuration::{Configuration, in_every_configuration};
 use crate::common::directory::Directory;
 use crate::common::server::Server;
 
@@ -33,13 +33,9 @@ fn write_identity(directory: &Directory, name: &str, secret: &str, rest: &str) {
     fs::rename(draft, directory.file(&format!("{name}.cfg"))).unwrap();
 }
 
-fn start(
-    configuration: crate::common::configuration::Configuration,
-    directory: &Directory,
-    flags: &[&str],
-) -> Server {
+fn start_with(configuration: Configuration, directory: &Directory, flags: &[&str]) -> Server {
     let flags = [&["--dlm-config-dir", directory.path()], flags].concat();
-    Server::start_with_dlm(configuration, &flags)
+    start(configuration, &flags)
 }
 
 #[test]
@@ -55,7 +51,7 @@ fn an_identity_exceeds_the_anonymous_limits() {
     ];
     in_every_configuration(|configuration| {
         let directory = Directory::new("sizes");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         for (name, rest, max_size) in sizes {
             write_identity(&directory, name, &secret('s'), rest);
             let claimed = |request| claimed(request, name, &secret('s'));
@@ -88,7 +84,7 @@ fn megabytes_of_data_come_back() {
     in_every_configuration(|configuration| {
         let directory = Directory::new("megabytes");
         write_identity(&directory, "n", &secret('s'), ", \"MaxSize\": 1e7");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         let claimed = |request| claimed(request, "n", &secret('s'));
         let content = "0123456789 \n\"é\\".repeat(4_000_000 / 16);
         let stored = claimed(put("A", "k", "30", &content));
@@ -102,7 +98,7 @@ fn megabytes_of_data_come_back() {
 fn every_failure_is_the_same_refusal() {
     in_every_configuration(|configuration| {
         let directory = Directory::new("failures");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         let good = secret('s');
         let file = |name: &str| directory.file(&format!("{name}.cfg"));
         write_identity(&directory, "good", &good, "");
@@ -216,7 +212,7 @@ fn every_failure_is_the_same_refusal() {
 fn a_link_to_a_file_and_any_plain_name_do() {
     in_every_configuration(|configuration| {
         let directory = Directory::new("names");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         write_identity(&directory, "target", &secret('s'), "");
         symlink("target.cfg", directory.file("link.cfg")).unwrap();
         let longest = "n".repeat(251);
@@ -243,7 +239,7 @@ fn a_link_to_a_file_and_any_plain_name_do() {
 fn changed_and_removed_files_take_effect() {
     in_every_configuration(|configuration| {
         let directory = Directory::new("changes");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         let lock_with = |secret: &str| claimed(lock("A", "k", "30"), "n", secret);
         let (old, new) = (secret('o'), secret('n'));
         let (locked, refused) = (own("Locked", "A"), bare("BadPayload"));
@@ -271,7 +267,7 @@ fn changed_and_removed_files_take_effect() {
 fn a_slot_taken_with_a_name_is_another_s_without_it_and_the_other_way_round() {
     in_every_configuration(|configuration| {
         let directory = Directory::new("holders");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         for name in ["n", "m"] {
             write_identity(&directory, name, &secret('s'), "");
         }
@@ -316,7 +312,7 @@ fn a_slot_taken_with_a_name_is_another_s_without_it_and_the_other_way_round() {
 fn the_rules_for_one_id_are_for_one_identity_too() {
     in_every_configuration(|configuration| {
         let directory = Directory::new("channels");
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         write_identity(&directory, "n", &secret('s'), "");
         let as_n = |request| claimed(request, "n", &secret('s'));
         expect(&server, &lock("A", "k", "100"), &own("Locked", "A"));
@@ -339,7 +335,7 @@ fn with_credentials_anonymous_requests_need_their_flag() {
         fs::write(&credentials, format!("joe {hash}\n")).unwrap();
         let flags = ["--credentials-file", &credentials];
 
-        let server = start(configuration, &directory, &flags);
+        let server = start_with(configuration, &directory, &flags);
         for request in [
             lock("A", "k", "30"),
             unlock("A", "k"),
@@ -356,7 +352,7 @@ fn with_credentials_anonymous_requests_need_their_flag() {
         expect(&server, &as_n, &own("Locked", "A"));
 
         let flags = [&flags[..], &["--dlm-anonymous"]].concat();
-        let server = start(configuration, &directory, &flags);
+        let server = start_with(configuration, &directory, &flags);
         expect(&server, &lock("A", "k", "30"), &own("Locked", "A"));
         expect(&server, &as_n, &bare("NotOwner"));
     });
@@ -371,7 +367,7 @@ fn many_identities_at_a_time_are_told_apart() {
         for letter in &letters {
             write_identity(&directory, &letter.to_string(), &secret(*letter), "");
         }
-        let server = start(configuration, &directory, &[]);
+        let server = start_with(configuration, &directory, &[]);
         std::thread::scope(|scope| {
             for letter in &letters {
                 let server = &server;

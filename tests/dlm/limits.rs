@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::exchange::{
     Connection, ask, ask_line, bare, data, encode, erase, expect, get, line, lock, own, put,
-    request, test_lock, unlock, with,
+    request, start, test_lock, unlock, with,
 };
 use crate::common::configuration::in_every_configuration;
 use crate::common::server::{HANG_GUARD, Server};
@@ -37,7 +37,7 @@ fn peak_resident_bytes(server: &Server) -> usize {
 #[test]
 fn a_payload_may_have_10_mib_and_not_a_byte_more() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let longest = padded(&lock("A", "k", "30"), MAX_PAYLOAD);
         let whole = [&longest[..], b"\n"].concat();
         assert_eq!(ask_line(&server, &whole), own("Locked", "A"));
@@ -68,7 +68,7 @@ fn a_payload_may_have_10_mib_and_not_a_byte_more() {
 fn what_is_known_to_be_refused_is_not_kept() {
     const LINES: usize = 20;
     const LINE_BYTES: usize = 8 * MIB;
-    let starts: [(&str, Vec<u8>); 4] = [
+    let beginnings: [(&str, Vec<u8>); 4] = [
         ("no code", b"\"no code\"".to_vec()),
         ("no object", encode(b"[{\"ID\":\"A\"")),
         ("white space", Vec::new()),
@@ -81,19 +81,19 @@ fn what_is_known_to_be_refused_is_not_kept() {
         }),
     ];
     in_every_configuration(|configuration| {
-        for (name, start) in &starts {
-            let server = Server::start_with_dlm(configuration, &[]);
+        for (name, beginning) in &beginnings {
+            let server = start(configuration, &[]);
             expect(&server, &lock("A", "k", "30"), &own("Locked", "A"));
             let before = peak_resident_bytes(&server);
             let filling = match *name {
                 "white space" => encode(b" "),
                 _ => encode(b"x"),
             };
-            let filling = filling.repeat((LINE_BYTES - start.len()) / filling.len());
+            let filling = filling.repeat((LINE_BYTES - beginning.len()) / filling.len());
             let mut connections: Vec<Connection> = (0..LINES)
                 .map(|_| {
                     let mut connection = Connection::open(&server);
-                    connection.send(start);
+                    connection.send(beginning);
                     connection.send(&filling);
                     connection
                 })
@@ -113,7 +113,7 @@ fn what_is_known_to_be_refused_is_not_kept() {
 #[test]
 fn what_was_refused_is_given_back() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let over = padded(&lock("A", "k", "30"), MAX_PAYLOAD + 2);
         let mut after_first = 0;
         for round in 0..20 {
@@ -143,7 +143,7 @@ fn a_thousand_silent_connections_cost_only_themselves_and_end() {
     setrlimit(Resource::Nofile, raised).unwrap();
     in_every_configuration(|configuration| {
         let flags = ["--dlm-request-timeout", "3s"];
-        let server = Server::start_with_dlm(configuration, &flags);
+        let server = start(configuration, &flags);
         expect(&server, &lock("A", "k", "300"), &own("Locked", "A"));
         let before = peak_resident_bytes(&server);
         let mut silent: Vec<(Instant, Connection)> = (0..COUNT)
@@ -173,7 +173,7 @@ fn a_slow_sender_has_only_the_request_timeout() {
     const TIMEOUT: Duration = Duration::from_millis(500);
     in_every_configuration(|configuration| {
         let flags = ["--dlm-request-timeout", "500ms"];
-        let server = Server::start_with_dlm(configuration, &flags);
+        let server = start(configuration, &flags);
         let opened_at = Instant::now();
         let mut slow = Connection::open(&server);
         slow.send(&encode(b"{"));
@@ -192,7 +192,7 @@ fn a_slow_sender_has_only_the_request_timeout() {
 fn over_max_dlm_connections_a_new_one_is_closed_at_once() {
     in_every_configuration(|configuration| {
         let flags = ["--max-dlm-connections", "3"];
-        let server = Server::start_with_dlm(configuration, &flags);
+        let server = start(configuration, &flags);
         let mut open: Vec<Connection> = (0..3).map(|_| Connection::open(&server)).collect();
         for _ in 0..5 {
             Connection::open(&server).expect_silent_end();
@@ -224,7 +224,7 @@ fn over_dlm_max_receiving_large_requests_are_refused_and_small_ones_served() {
     const LINE_BYTES: usize = 600 * KIB;
     in_every_configuration(|configuration| {
         let flags = ["--dlm-max-receiving", "600KiB"];
-        let server = Server::start_with_dlm(configuration, &flags);
+        let server = start(configuration, &flags);
         let mut large: Vec<Connection> = (0..CONNECTIONS)
             .map(|number| {
                 let mut connection = Connection::open(&server);
@@ -273,7 +273,7 @@ fn over_dlm_max_receiving_large_requests_are_refused_and_small_ones_served() {
 #[test]
 fn over_max_memory_lock_and_put_are_no_and_the_rest_is_served() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &["--max-memory", "1MiB"]);
+        let server = start(configuration, &["--max-memory", "1MiB"]);
         let content = "x".repeat(1000);
         let name = |number: usize| format!("k{number}");
         for number in 0..10 {

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::exchange::{
-    Connection, ask, await_answer, bare, data, expect, get, line, lock, own, put, test_lock, unlock,
+    Connection, ask, await_answer, bare, data, expect, get, line, lock, own, put, start, test_lock,
+    unlock,
 };
 use crate::common::configuration::in_every_configuration;
-use crate::common::server::Server;
 use crate::common::wire::{Reply, acquire, release};
 
 const LONG_S: u8 = 250;
@@ -14,7 +14,7 @@ const LONG_S: u8 = 250;
 #[test]
 fn what_a_native_client_holds_is_not_the_asker_s() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut native = server.connect();
         native.send(&acquire(1, 0, LONG_S, "k"));
         let token = native.granted(1).token;
@@ -38,7 +38,7 @@ fn what_a_native_client_holds_is_not_the_asker_s() {
 #[test]
 fn a_native_client_sees_what_a_dlm_client_holds() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut native = server.connect();
         assert!(!native.state("k").held);
         expect(&server, &lock("A", "k", "30"), &own("Locked", "A"));
@@ -58,7 +58,7 @@ fn a_native_client_sees_what_a_dlm_client_holds() {
 #[test]
 fn an_unlock_grants_the_oldest_native_waiter() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         expect(&server, &lock("A", "k", "300"), &own("Locked", "A"));
         let mut first = server.connect();
         first.send(&acquire(1, LONG_S, LONG_S, "k"));
@@ -83,30 +83,28 @@ fn an_unlock_grants_the_oldest_native_waiter() {
 
 #[test]
 fn a_lock_never_overtakes_native_waiters() {
-    const TTL: Duration = Duration::from_millis(300);
+    const TTL: Duration = Duration::from_millis(1_500);
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let locked_at = Instant::now();
-        expect(&server, &lock("A", "k", "0.3"), &own("Locked", "A"));
+        expect(&server, &lock("A", "k", "1.5"), &own("Locked", "A"));
         let mut waiting = server.connect();
         waiting.send(&acquire(1, LONG_S, LONG_S, "k"));
+        waiting.await_state("k", |state| state.waiters == 1);
         let waiter = std::thread::spawn(move || {
             waiting.granted(1);
             assert!(locked_at.elapsed() >= TTL, "granted before the lock's end");
             waiting
         });
-        // Over the lock's end, whoever asks.
-        let mut asked = 0;
-        while !waiter.is_finished() || asked == 0 {
-            for id in ["A", "B"] {
-                // A relock within its time would renew the lock.
-                if id == "A" && locked_at.elapsed() < TTL {
-                    continue;
-                }
-                expect(&server, &lock(id, "k", "30"), &bare("NotOwner"));
+        // Before the lock's end and after it.
+        loop {
+            let is_granted = waiter.is_finished();
+            expect(&server, &lock("B", "k", "30"), &bare("NotOwner"));
+            if is_granted {
+                break;
             }
-            asked += 1;
         }
+        expect(&server, &lock("A", "k", "30"), &bare("NotOwner"));
         let mut holder = waiter.join().unwrap();
         assert!(holder.state("k").held);
     });
@@ -115,7 +113,7 @@ fn a_lock_never_overtakes_native_waiters() {
 #[test]
 fn a_relock_keeps_native_waiters_waiting() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         expect(&server, &lock("A", "k", "100"), &own("Locked", "A"));
         let mut waiting = server.connect();
         waiting.send(&acquire(1, LONG_S, LONG_S, "k"));
@@ -130,7 +128,7 @@ fn a_relock_keeps_native_waiters_waiting() {
 #[test]
 fn every_dlm_grant_takes_a_token() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut native = server.connect();
         let mut token_of_next_grant = |owner| {
             native.send(&acquire(owner, 0, LONG_S, "k"));
@@ -151,7 +149,7 @@ fn every_dlm_grant_takes_a_token() {
 #[test]
 fn no_token_releases_or_extends_a_dlm_lock() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut native = server.connect();
         native.send(&acquire(1, 0, LONG_S, "k"));
         let token = native.granted(1).token;
@@ -169,7 +167,7 @@ fn no_token_releases_or_extends_a_dlm_lock() {
 fn racing_clients_exclude_each_other() {
     const ROUNDS: usize = 100;
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let inside = std::sync::atomic::AtomicBool::new(false);
         let enter = || {
             use std::sync::atomic::Ordering::SeqCst;
@@ -211,7 +209,7 @@ fn racing_clients_exclude_each_other() {
 #[test]
 fn s47_a_lock_whose_answer_was_lost_stays_and_is_renewed() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let mut native = server.connect();
         type Loss = fn(Connection);
         let losses: [(&str, Loss); 2] = [("reset", Connection::reset), ("closed", drop)];

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::exchange::{
-    ask, await_answer, bare, data, erase, expect, get, lock, own, put, request, test_lock, unlock,
-    with,
+    ask, await_answer, bare, data, erase, expect, get, lock, own, put, request, start, test_lock,
+    unlock, with,
 };
 use crate::common::configuration::in_every_configuration;
 use crate::common::server::Server;
@@ -109,7 +109,7 @@ fn every_row_of_the_lock_slot_s_table() {
     ];
     assert_every_cell(&rows);
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for (index, (request, states, answer, after)) in rows.iter().enumerate() {
             for (&state, beside) in cells(states) {
                 let name = format!("{index}, {state:?}, data {beside:?}");
@@ -143,7 +143,7 @@ fn every_row_of_the_data_slot_s_table() {
     ];
     assert_every_cell(&rows);
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         for (index, (request, states, answer, after)) in rows.iter().enumerate() {
             for (&state, beside) in cells(states) {
                 let name = format!("{index}, {state:?}, lock {beside:?}");
@@ -181,7 +181,7 @@ fn assert_every_cell(rows: &[Row]) {
 #[test]
 fn version_needs_no_slot_and_changes_none() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         bring_lock(&server, "k", Other);
         bring_data(&server, "k", Other);
         let answer = ask(&server, &request("Version", "A", "k", "0"));
@@ -198,7 +198,7 @@ fn version_needs_no_slot_and_changes_none() {
 #[test]
 fn a_relock_lengthens_a_lock_and_never_shortens_it() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         expect(&server, &lock("A", "k", "100"), &own("Locked", "A"));
         expect(&server, &lock("A", "k", "300"), &own("Locked", "A"));
         assert!(lock_remaining_ms(&server, "k") > 200_000);
@@ -210,7 +210,7 @@ fn a_relock_lengthens_a_lock_and_never_shortens_it() {
 #[test]
 fn a_put_by_the_lock_s_holder_lengthens_the_lock_and_never_shortens_it() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         expect(&server, &lock("A", "k", "100"), &own("Locked", "A"));
         expect(&server, &put("B", "k", "600", "x"), &own("Done", "B"));
         assert!(lock_remaining_ms(&server, "k") <= 100_000, "B is another");
@@ -225,7 +225,7 @@ fn a_put_by_the_lock_s_holder_lengthens_the_lock_and_never_shortens_it() {
 #[test]
 fn data_ends_with_the_expire_of_the_last_put_whatever_the_lock_does() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         expect(&server, &put("A", "k", "300", "x"), &own("Done", "A"));
         // The lock's end is not the data's.
         expect(&server, &lock("A", "k", "0.001"), &own("Locked", "A"));
@@ -244,7 +244,7 @@ fn data_ends_with_the_expire_of_the_last_put_whatever_the_lock_does() {
 fn nothing_ends_before_its_time() {
     const TTL: Duration = Duration::from_millis(300);
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let before = Instant::now();
         expect(&server, &lock("A", "k", "0.3"), &own("Locked", "A"));
         await_answer(&server, &lock("B", "k", "30"), &own("Locked", "B"));
@@ -259,7 +259,7 @@ fn nothing_ends_before_its_time() {
 #[test]
 fn what_is_stored_comes_back_unchanged() {
     in_every_configuration(|configuration| {
-        let server = Server::start_with_dlm(configuration, &[]);
+        let server = start(configuration, &[]);
         let every_low_character: String = ('\0'..='\u{ff}').collect();
         for content in [
             "",

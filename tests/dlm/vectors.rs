@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::exchange::ask;
+use super::exchange::{ask, start};
 use crate::common::configuration::in_every_configuration;
-use crate::common::server::Server;
 
 #[test]
 fn every_vector_is_answered_as_written() {
@@ -15,7 +14,7 @@ fn every_vector_is_answered_as_written() {
     assert!(cases.len() >= 16, "the vectors were not found");
     in_every_configuration(|configuration| {
         for case in &cases {
-            let server = Server::start_with_dlm(configuration, &[]);
+            let server = start(configuration, &[]);
             for step in case["steps"].as_array().unwrap() {
                 let answer = ask(&server, &step["send"]);
                 assert_eq!(
