@@ -256,7 +256,7 @@ fn every_flag_has_its_environment_variable_and_help() {
         .filter_map(|argument| Some((argument.get_long()?, argument)))
         .filter(|(long, _)| *long != "help")
         .collect();
-    assert_eq!(flags.len(), 35);
+    assert_eq!(flags.len(), 37);
     for (long, argument) in flags {
         let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
         assert_eq!(

@@ -223,7 +223,7 @@ fn over_dlm_max_receiving_large_requests_are_refused_and_small_ones_served() {
     // Decoded, each is half of that: two of them may be on their way at a time.
     const LINE_BYTES: usize = 600 * KIB;
     in_every_configuration(|configuration| {
-        let flags = ["--dlm-max-receiving", "600KiB"];
+        let flags = ["--dlm-max-buffered", "600KiB"];
         let server = start(configuration, &flags);
         let mut large: Vec<Connection> = (0..CONNECTIONS)
             .map(|number| {
