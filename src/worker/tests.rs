@@ -99,6 +99,8 @@ impl World {
             self.worker.handle_backlog(self.now);
             self.worker.invariants();
         }
+        self.worker.handle_large_request(self.now);
+        self.worker.invariants();
         self.worker.handle_timeouts(self.now);
         self.worker.invariants();
         while let Some(id) = self.worker.poll_dirty() {
