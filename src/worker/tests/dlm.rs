@@ -312,7 +312,7 @@ fn memory_of_unfinished_requests_is_limited_and_given_back() {
     type End = fn(&mut World, SessionId);
     let ends: [(&str, End); 5] = [
         ("judged", |world, id| world.receive(id, b"\n")),
-        ("refused", |world, id| world.receive(id, b"??")),
+        ("refused", |world, id| world.receive(id, b"??\n")),
         ("left", |world, id| world.end(id, PeerEnd::Fin)),
         ("broken", |world, id| world.end(id, PeerEnd::Broken)),
         ("too slow", |world, _| world.pass(30 * SECOND_MS)),
