@@ -227,8 +227,8 @@ impl Worker {
         }
     }
 
-    /// Judges the next batch of one session whose input was left over, or one large
-    /// DLM request. Returns whether there was one; the driver reads the clock before each call and bounds
+    /// Judges the next batch of one session whose input was left over. Returns
+    /// whether there was one; the driver reads the clock before each call and bounds
     /// the calls per turn by [`Worker::backlog_len`].
     pub fn handle_backlog(&mut self, now: Time) -> bool {
         let now = self.advance_clock(now);
@@ -283,7 +283,6 @@ impl Worker {
             } else if let Some(id) = self.lingers.pop_due(now, &self.sessions) {
                 self.end(id);
             } else if let Some(id) = self.dlm_requests.pop_due(now, &self.sessions) {
-                self.counters.requests_too_slow += 1;
                 self.give_up_request(id);
             } else {
                 break;

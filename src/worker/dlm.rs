@@ -147,6 +147,10 @@ impl Worker {
         self.dlm.receiving_bytes = self.dlm.receiving_bytes - before + after;
         match progress {
             Progress::Complete if after > LARGE_REQUEST_BYTES => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    // It has come in time, whenever its turn is.
+                    session.give_up_at = None;
+                }
                 exchange_stage(&mut self.sessions, id, DlmStage::Queued);
                 self.dlm.large.push_back(id);
             }
@@ -164,10 +168,7 @@ impl Worker {
     /// The client's side has ended.
     pub(super) fn finish_dlm(&mut self, id: SessionId) {
         // If its request is complete, the answer follows.
-        let is_incomplete = self
-            .exchange(id)
-            .is_none_or(|exchange| exchange.stage == DlmStage::Receiving);
-        if is_incomplete {
+        if self.is_receiving(id) {
             self.end(id);
         }
     }
@@ -182,10 +183,8 @@ impl Worker {
 
     /// The connection's time is over: nothing more is waited for.
     pub(super) fn give_up_request(&mut self, id: SessionId) {
-        let is_incomplete = self
-            .exchange(id)
-            .is_none_or(|exchange| exchange.stage == DlmStage::Receiving);
-        if is_incomplete {
+        if self.is_receiving(id) {
+            self.counters.requests_too_slow += 1;
             self.end(id);
         } else {
             // Delivered in time; its identity's file is what does not come.
@@ -324,6 +323,12 @@ impl Worker {
         session.phase = Phase::Closing;
         session.give_up_at = None;
         mark_dirty(session, &mut self.dirty);
+    }
+
+    /// Whether the end of the connection's request has not come yet.
+    fn is_receiving(&mut self, id: SessionId) -> bool {
+        self.exchange(id)
+            .is_none_or(|exchange| exchange.stage == DlmStage::Receiving)
     }
 
     fn exchange(&mut self, id: SessionId) -> Option<&mut DlmExchange> {

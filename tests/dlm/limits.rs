@@ -218,7 +218,7 @@ fn over_max_dlm_connections_a_new_one_is_closed_at_once() {
 }
 
 #[test]
-fn over_dlm_max_receiving_large_requests_are_refused_and_small_ones_served() {
+fn over_dlm_max_buffered_large_requests_are_refused_and_small_ones_served() {
     const CONNECTIONS: usize = 8;
     // Decoded, each is half of that: two of them may be on their way at a time.
     const LINE_BYTES: usize = 600 * KIB;

@@ -409,7 +409,11 @@ fn what_was_read_for_a_session_that_is_gone_reaches_nobody() {
     type End = fn(&mut World, SessionId);
     let ends: [(&str, End); 3] = [
         ("broken", |world, id| world.end(id, PeerEnd::Broken)),
-        ("too slow", |world, _| world.pass(30 * SECOND_MS)),
+        ("given up", |world, id| {
+            world.pass(30 * SECOND_MS);
+            assert_eq!(world.status(id), Some(Status::BadPayload));
+            world.end(id, PeerEnd::Fin);
+        }),
         ("drained", |world, id| {
             world.worker.close_all(world.now);
             world.worker.invariants();
@@ -435,6 +439,106 @@ fn what_was_read_for_a_session_that_is_gone_reaches_nobody() {
         world.receive(next, &lock("A", "k"));
         world.turns_until_idle();
         assert_eq!(world.status(next), Some(Status::Locked), "{name}");
+    }
+}
+
+/// Delivered in time is in time: a file that does not come is waited for as long as
+/// a request is, and then it is a refusal like every other.
+#[test]
+fn a_file_that_does_not_come_is_a_refusal_in_time() {
+    let mut world = World::new(config());
+    let id = world.connect_dlm();
+    world.pass(29 * SECOND_MS);
+    world.receive(id, &lock_as("n", "k"));
+    world.pass(30 * SECOND_MS - 1);
+    assert_eq!(world.status(id), None);
+    world.pass(1);
+    assert_eq!(world.status(id), Some(Status::BadPayload));
+    assert_eq!(world.shut_down, [id]);
+    assert_eq!(world.worker.session_counters().requests_too_slow, 0);
+    world.identity_read("n", identity(&secret()));
+    assert_eq!(world.status(id), None);
+    assert!(!world.is_held(b"k"));
+}
+
+/// The JSON of megabytes takes milliseconds: such requests are judged one a turn,
+/// after all that came in it, and however late that is.
+#[test]
+fn large_requests_have_a_turn_each() {
+    let mut config = config();
+    config.dlm.requests.anonymous_max_data_chars = 100_000;
+    let mut world = World::new(config);
+    let large = put("A", "large", &"x".repeat(70_000));
+    let first = world.connect_dlm();
+    let second = world.connect_dlm();
+    let gone = world.connect_dlm();
+    let third = world.connect_dlm();
+    let small = world.connect_dlm();
+    world.pass(30 * SECOND_MS - 1);
+    for id in [first, second, gone, third] {
+        world.receive(id, &large);
+        assert!(!world.worker.wants_input(id));
+    }
+    world.receive(small, &lock("A", "small"));
+    world.worker.handle_end(gone, PeerEnd::Broken, world.now);
+    world.worker.handle_end(second, PeerEnd::Fin, world.now);
+    world.now = world.now.plus_millis(1);
+    let done =
+        |world: &mut World| [first, second, third].map(|id| world.status(id) == Some(Status::Done));
+    world.turn();
+    assert_eq!(done(&mut world), [true, false, false]);
+    assert_eq!(world.status(small), Some(Status::Locked));
+    assert!(world.worker.has_work());
+    world.turn();
+    assert_eq!(done(&mut world), [false, true, false]);
+    world.turns_until_idle();
+    assert_eq!(done(&mut world), [false, false, true]);
+    assert_eq!(world.status(gone), None);
+    assert_eq!(world.worker.session_counters().requests_too_slow, 0);
+}
+
+/// Answers that nobody takes are kept up to a limit, all of them together; those
+/// that are taken at once count for nothing.
+#[test]
+fn answers_that_are_not_taken_are_limited() {
+    let mut config = config();
+    config.dlm.requests.anonymous_max_data_chars = 10_000;
+    config.dlm.max_buffered_bytes = 70_000;
+    let mut world = World::new(config);
+    let data = "x".repeat(10_000);
+    assert_eq!(world.ask_dlm(&put("A", "k", &data)), Some(Status::Done));
+    world.closed.clear();
+    let get = line("A", "k", Operation::Get, None);
+    for round in 0..10 {
+        assert_eq!(world.ask_dlm(&get), Some(Status::Done), "{round}");
+    }
+    world.closed.clear();
+    // Each owes 20,000 bytes and a little: three fit.
+    let stuck: Vec<SessionId> = (0..3)
+        .map(|_| {
+            let id = world.connect_dlm();
+            world.room.push((id, 0));
+            world.receive(id, &get);
+            world.turns_until_idle();
+            id
+        })
+        .collect();
+    assert_eq!(world.closed, []);
+    let one_more = world.connect_dlm();
+    world.room.push((one_more, 0));
+    world.receive(one_more, &get);
+    world.turns_until_idle();
+    assert_eq!(world.closed, [one_more]);
+    assert_eq!(world.worker.session_counters().over_output_limit, 1);
+    // What others take is sent meanwhile, and the three may still take theirs.
+    assert_eq!(world.ask_dlm(&get), Some(Status::Done));
+    for (_, room) in &mut world.room {
+        *room = usize::MAX;
+    }
+    for id in stuck {
+        world.worker.mark_dirty(id);
+        world.turns_until_idle();
+        assert_eq!(world.status(id), Some(Status::Done));
     }
 }
 
