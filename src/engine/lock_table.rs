@@ -110,6 +110,11 @@ impl LockTable {
             .find(hash, |entry| self.entries[entry].key.as_bytes() == key)
     }
 
+    /// Begins to fetch what finding `key` will need.
+    pub(super) fn prefetch(&self, key: &[u8]) {
+        self.index.prefetch(self.index.hash(key));
+    }
+
     /// Makes an entry for a free key: held by nobody, its timer not armed.
     pub(super) fn insert(&mut self, hash: KeyHash, key: &[u8]) -> u32 {
         self.boxed_bytes += Key::boxed_bytes(key.len());
