@@ -732,6 +732,22 @@ fn after_expiry_the_grace_holds_the_key_for_nobody() {
 }
 
 #[test]
+fn a_lease_that_was_over_when_its_session_closed_has_its_grace() {
+    let mut rig = Rig::new(EngineLimits {
+        expiry_grace_ms: 500,
+        ..UNLIMITED
+    });
+    rig.closers = vec![S1];
+    rig.acquire(S1, 1, "over", (0, 1_000));
+    rig.acquire(S1, 2, "alive", (0, 1_001));
+    rig.pass_ms(1_000);
+    rig.end(S1, SessionEnd::Orderly);
+    rig.timeouts();
+    assert_eq!(rig.query(S2, 8, "over"), [held(S2, 8, 500, 0)]);
+    assert_eq!(rig.query(S2, 8, "alive"), [free(S2, 8)]);
+}
+
+#[test]
 fn refusals_come_in_their_order_and_say_which_limit() {
     let limits = EngineLimits {
         max_waiters_per_key: 1,
