@@ -1,8 +1,10 @@
 //! Tests of the engine as a whole: a rig that speaks in short words, then the
-//! matrix cell by cell, the named scenarios, and random histories against a model.
+//! matrix cell by cell, the named scenarios, the limits, the DLM's slots, and random
+//! histories against a model.
 
 mod dlm;
 mod histories;
+mod limits;
 mod matrix;
 mod model;
 mod scenarios;
@@ -74,6 +76,26 @@ const UNLIMITED: EngineLimits = EngineLimits {
     max_session_waiters: u32::MAX,
     expiry_grace_ms: 0,
 };
+
+/// Wait and lease of an acquire that does not queue.
+const LEASE: (u32, u32) = (0, 10_000);
+
+/// A small generator, so that millions of steps cost little.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % end
+    }
+}
+
+fn session(number: u32) -> SessionId {
+    SessionId::new(0, 0, number)
+}
 
 /// An engine, its virtual clock, and what came out of it. Checks the engine's
 /// invariants after every call.
