@@ -93,7 +93,8 @@ struct Load {
     engine: Engine,
     now: Time,
     answers: Answers,
-    batch: usize,
+    /// The keys that are prefetched together.
+    batch: Vec<[u8; 16]>,
 }
 
 /// Keeps the latest token and counts what came out.
@@ -135,7 +136,7 @@ impl Load {
             engine: Engine::new(limits, 1, 0x5eed),
             now: Time::from_millis(1_000_000),
             answers: Answers::default(),
-            batch,
+            batch: vec![[0; 16]; batch],
         }
     }
 
@@ -162,7 +163,7 @@ impl Load {
 
     fn run(&mut self, keys: &mut Keys, pairs: u64) {
         let before = self.answers.released;
-        let mut batch = vec![[0; 16]; self.batch];
+        let mut batch = std::mem::take(&mut self.batch);
         for pair in 0..pairs {
             let place = pair as usize % batch.len();
             if place == 0 {
@@ -180,6 +181,7 @@ impl Load {
                     .handle_timeouts(self.now, 1_000, &mut self.answers);
             }
         }
+        self.batch = batch;
         assert_eq!(self.answers.released - before, pairs);
     }
 }
