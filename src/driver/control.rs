@@ -1,9 +1,8 @@
 //! What the main thread tells a loop.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mio::Waker;
+use super::waker::Waker;
 
 /// An order to a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +17,25 @@ pub(super) enum Order {
 }
 
 /// The line from the main thread to one loop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Control {
     /// 0: serve; otherwise the drain's milliseconds plus 1.
     order: AtomicU64,
-    waker: OnceLock<Waker>,
+    waker: Waker,
 }
 
 impl Control {
+    /// A line whose order is to serve.
+    ///
+    /// # Errors
+    /// The kernel refused an eventfd.
+    pub(super) fn new() -> std::io::Result<Control> {
+        Ok(Control {
+            order: AtomicU64::new(0),
+            waker: Waker::new()?,
+        })
+    }
+
     /// The order in force.
     pub(super) fn order(&self) -> Order {
         match self.order.load(Ordering::Acquire) {
@@ -51,13 +61,11 @@ impl Control {
     /// # Errors
     /// As write(2) to an eventfd; the loop still takes its turns.
     pub(super) fn wake(&self) -> std::io::Result<()> {
-        self.waker.get().map_or(Ok(()), Waker::wake)
+        self.waker.wake()
     }
 
-    /// The loop says how it is woken.
-    pub(super) fn set_waker(&self, waker: Waker) {
-        if self.waker.set(waker).is_err() {
-            unreachable!("a loop is built once");
-        }
+    /// What the loop watches to be woken.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
     }
 }

@@ -5,12 +5,15 @@
 //! would not tell it again.
 
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
 
-use super::control::{Control, Order};
+use super::control::Control;
+use super::drain::{Drain, Step};
 use super::identity_files::IdentityPort;
 use super::listener::{Accepted, Acceptor, Stream};
 use crate::clock;
@@ -60,7 +63,6 @@ struct Listening {
 pub(super) struct EpollLoop {
     poll: Poll,
     worker: Worker,
-    control: Arc<Control>,
     identities: IdentityPort,
     listeners: Vec<Listening>,
     connections: Vec<Option<Connection>>,
@@ -70,16 +72,6 @@ pub(super) struct EpollLoop {
     reading: Vec<SessionId>,
     chunk: Box<[u8]>,
     drain: Drain,
-}
-
-/// How far a drain has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drain {
-    Serving,
-    /// Leases still run; over at the latest at that time.
-    Draining(Time),
-    /// Sessions are being closed; over at the latest at that time.
-    Closing(Time),
 }
 
 impl EpollLoop {
@@ -94,7 +86,9 @@ impl EpollLoop {
         control: Arc<Control>,
     ) -> io::Result<EpollLoop> {
         let poll = Poll::new()?;
-        control.set_waker(Waker::new(poll.registry(), WAKER)?);
+        let waker = control.waker().as_fd().as_raw_fd();
+        poll.registry()
+            .register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
         let mut listening = Vec::new();
         for (index, (protocol, mut acceptor)) in listeners.into_iter().enumerate() {
             if let Some(source) = acceptor.source() {
@@ -112,14 +106,13 @@ impl EpollLoop {
         Ok(EpollLoop {
             poll,
             worker,
-            control,
             identities,
             listeners: listening,
             connections: Vec::new(),
             ready: Vec::new(),
             reading: Vec::new(),
             chunk: vec![0; READ_CHUNK_BYTES].into_boxed_slice(),
-            drain: Drain::Serving,
+            drain: Drain::new(control),
         })
     }
 
@@ -146,31 +139,21 @@ impl EpollLoop {
 
     /// Follows orders and moves a drain on. Returns whether the loop is over.
     fn obey(&mut self) -> bool {
-        let now = clock::now();
-        match self.drain {
-            Drain::Serving => {
-                if let Order::Drain { within_ms } = self.control.order() {
-                    // DLM clients need a new connection to unlock: theirs stays open.
-                    for listening in &mut self.listeners {
-                        if listening.protocol == Protocol::Native {
-                            listening.acceptor.close();
-                        }
+        match self.drain.step(&mut self.worker, clock::now()) {
+            Step::Serve => false,
+            Step::StopNative => {
+                for listening in &mut self.listeners {
+                    if listening.protocol == Protocol::Native {
+                        listening.acceptor.close();
                     }
-                    self.worker.handle_drain();
-                    self.drain = Drain::Draining(now.plus_millis(within_ms));
                 }
                 false
             }
-            Drain::Draining(until) => {
-                if self.worker.is_drained() || now >= until {
-                    self.listeners.clear();
-                    self.worker.close_all(now);
-                    let patience_ms = self.worker.close_patience_ms();
-                    self.drain = Drain::Closing(now.plus_millis(patience_ms));
-                }
+            Step::StopAll => {
+                self.listeners.clear();
                 false
             }
-            Drain::Closing(until) => self.worker.session_count() == 0 || now >= until,
+            Step::End => true,
         }
     }
 
@@ -226,12 +209,8 @@ impl EpollLoop {
             .iter()
             .filter(|listening| listening.ready)
             .map(|listening| listening.rest_until);
-        let ending = match self.drain {
-            Drain::Serving => None,
-            Drain::Draining(until) | Drain::Closing(until) => Some(until),
-        };
         let due = resting
-            .chain(ending)
+            .chain(self.drain.poll_timeout())
             .chain(self.worker.poll_timeout())
             .min()?;
         let nanos = due.as_nanos().saturating_sub(now.as_nanos());

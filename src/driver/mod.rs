@@ -2,9 +2,11 @@
 //! drive [`crate::worker::Worker`]s, which know nothing of this.
 
 mod control;
+mod drain;
 mod epoll;
 mod identity_files;
 mod listener;
+mod waker;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -67,7 +69,7 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
         .into_iter()
         .map(|(protocol, listener)| (protocol, Acceptor::new(listener)))
         .collect();
-    let control = Arc::new(Control::default());
+    let control = Arc::new(Control::new().map_err(|e| ServeError::Io("make an eventfd", e))?);
     let identities = identity_files::start(
         config.dlm.identities.directory.clone(),
         Arc::clone(&control),
