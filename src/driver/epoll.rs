@@ -12,6 +12,7 @@ use std::time::Duration;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
+use super::connections::Connections;
 use super::control::Control;
 use super::drain::{Drain, Step};
 use super::identity_files::IdentityPort;
@@ -39,7 +40,6 @@ const FIRST_LISTENER: usize = usize::MAX - 1024;
 /// One connection's socket and what is known of its readiness.
 #[derive(Debug)]
 struct Connection {
-    id: SessionId,
     stream: Stream,
     /// A read may find bytes; stays set until a read comes up short.
     readable: bool,
@@ -65,7 +65,7 @@ pub(super) struct EpollLoop {
     worker: Worker,
     identities: IdentityPort,
     listeners: Vec<Listening>,
-    connections: Vec<Option<Connection>>,
+    connections: Connections<Connection>,
     /// Connections to read in the next turn, each once.
     ready: Vec<SessionId>,
     /// Those being read in this turn; kept for its allocation.
@@ -108,7 +108,7 @@ impl EpollLoop {
             worker,
             identities,
             listeners: listening,
-            connections: Vec::new(),
+            connections: Connections::default(),
             ready: Vec::new(),
             reading: Vec::new(),
             chunk: vec![0; READ_CHUNK_BYTES].into_boxed_slice(),
@@ -175,13 +175,14 @@ impl EpollLoop {
                 }
                 continue;
             }
-            let Some(connection) = find(&mut self.connections, token) else {
+            let id = SessionId::from_bits(token.0 as u64);
+            let Some(connection) = self.connections.get_mut(id) else {
                 continue;
             };
             // An error is found out by writing where reading is held back.
             if (event.is_writable() || event.is_error()) && !connection.writable {
                 connection.writable = true;
-                self.worker.mark_dirty(connection.id);
+                self.worker.mark_dirty(id);
             }
             if event.is_read_closed() || event.is_error() || event.is_write_closed() {
                 connection.read_to_end = true;
@@ -189,7 +190,7 @@ impl EpollLoop {
             }
             connection.readable |= event.is_readable();
             if connection.readable {
-                list(connection, &mut self.ready);
+                list(id, connection, &mut self.ready);
             }
         }
         Ok(())
@@ -242,18 +243,14 @@ impl EpollLoop {
                             self.worker.handle_closed(id);
                             continue;
                         }
-                        let slot = id.slot() as usize;
-                        if self.connections.len() <= slot {
-                            self.connections.resize_with(slot + 1, || None);
-                        }
-                        self.connections[slot] = Some(Connection {
-                            id,
+                        let connection = Connection {
                             stream,
                             readable: false,
                             read_to_end: false,
                             writable: true,
                             listed: false,
-                        });
+                        };
+                        self.connections.insert(id, connection);
                     }
                     Accepted::Lost => {}
                     Accepted::Nobody => {
@@ -273,7 +270,7 @@ impl EpollLoop {
     fn read_ready(&mut self) {
         std::mem::swap(&mut self.ready, &mut self.reading);
         for id in self.reading.drain(..) {
-            let Some(connection) = find(&mut self.connections, token_of(id)) else {
+            let Some(connection) = self.connections.get_mut(id) else {
                 continue;
             };
             connection.listed = false;
@@ -291,14 +288,14 @@ impl EpollLoop {
                     // An end that was announced already makes none.
                     connection.readable = count == self.chunk.len() || connection.read_to_end;
                     if connection.readable {
-                        list(connection, &mut self.ready);
+                        list(id, connection, &mut self.ready);
                     }
                     self.worker
                         .handle_received(id, &self.chunk[..count], clock::now());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => connection.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {
-                    list(connection, &mut self.ready);
+                    list(id, connection, &mut self.ready);
                 }
                 Err(_) => {
                     connection.readable = false;
@@ -323,7 +320,7 @@ impl EpollLoop {
     fn flush(&mut self) {
         let now = clock::now();
         while let Some(id) = self.worker.poll_dirty() {
-            let Some(connection) = find(&mut self.connections, token_of(id)) else {
+            let Some(connection) = self.connections.get_mut(id) else {
                 continue;
             };
             let closed = loop {
@@ -354,10 +351,10 @@ impl EpollLoop {
                 }
             };
             if closed {
-                self.connections[id.slot() as usize] = None;
+                self.connections.remove(id);
                 self.worker.handle_closed(id);
             } else if connection.readable && self.worker.wants_input(id) {
-                list(connection, &mut self.ready);
+                list(id, connection, &mut self.ready);
             }
         }
     }
@@ -367,17 +364,9 @@ fn token_of(id: SessionId) -> Token {
     Token(id.to_bits() as usize)
 }
 
-fn find(connections: &mut [Option<Connection>], token: Token) -> Option<&mut Connection> {
-    let id = SessionId::from_bits(token.0 as u64);
-    connections
-        .get_mut(id.slot() as usize)?
-        .as_mut()
-        .filter(|connection| connection.id == id)
-}
-
-fn list(connection: &mut Connection, ready: &mut Vec<SessionId>) {
+fn list(id: SessionId, connection: &mut Connection, ready: &mut Vec<SessionId>) {
     if !connection.listed {
         connection.listed = true;
-        ready.push(connection.id);
+        ready.push(id);
     }
 }

@@ -1,6 +1,7 @@
 //! Everything that touches the kernel: sockets, event loops, signals. The loops
 //! drive [`crate::worker::Worker`]s, which know nothing of this.
 
+mod connections;
 mod control;
 mod drain;
 mod epoll;
