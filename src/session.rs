@@ -95,6 +95,8 @@ pub(crate) struct Session {
     pub(crate) linger_bytes_left: u64,
     /// When the peer is given up on: set while its output is stuck and while lingering.
     pub(crate) give_up_at: Option<Time>,
+    /// The driver knows that it is to let go of the socket; that may take it a while.
+    pub(crate) close_told: bool,
 }
 
 impl Session {
@@ -113,6 +115,7 @@ impl Session {
             dirty: false,
             linger_bytes_left: 0,
             give_up_at: None,
+            close_told: false,
         }
     }
 
@@ -144,22 +147,49 @@ impl Session {
 
 /// What a session is owed: bytes in order, a cursor of what the kernel has taken,
 /// and the grants among them that could still be taken back.
+///
+/// A driver either copies from [`Output::pending`] or owns what it sends: then
+/// [`Output::take`] gives it all, and what it has not sent yet is still owed.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
     submitted: usize,
+    /// Bytes that the driver has taken and not yet reported as sent.
+    in_flight: usize,
     unsubmitted_grants: Vec<(usize, GrantRef)>,
 }
 
 impl Output {
     /// Bytes owed and not yet taken by the kernel.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.submitted
+        self.pending().len() + self.in_flight
     }
 
     /// The bytes to hand to the kernel next.
     pub(crate) fn pending(&self) -> &[u8] {
         &self.bytes[self.submitted..]
+    }
+
+    /// Bytes that the driver has taken and not yet reported as sent.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Hands everything pending to the driver for the kernel: none of the grants
+    /// in it can be taken back any more.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.drain(..self.submitted);
+        self.submitted = 0;
+        self.in_flight += bytes.len();
+        self.unsubmitted_grants.clear();
+        bytes
+    }
+
+    /// The kernel took `count` bytes of what was in flight.
+    pub(crate) fn sent(&mut self, count: usize) {
+        assert!(count <= self.in_flight, "more sent than was taken");
+        self.in_flight -= count;
     }
 
     /// The buffer to append a whole reply to.
@@ -204,6 +234,7 @@ impl Output {
     pub(crate) fn abandon(&mut self) -> Vec<(usize, GrantRef)> {
         self.bytes = Vec::new();
         self.submitted = 0;
+        self.in_flight = 0;
         std::mem::take(&mut self.unsubmitted_grants)
     }
 

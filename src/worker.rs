@@ -93,11 +93,11 @@ pub enum PeerEnd {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<'a> {
     /// Hand these bytes to the kernel, then say [`Worker::handle_submitted`] or
-    /// [`Worker::handle_blocked`].
+    /// [`Worker::handle_blocked`]; or take them with [`Worker::take_output`].
     Write(&'a [u8]),
     /// Shut down the sending side, then ask again.
     ShutdownWrite,
-    /// Let go of the socket, then say [`Worker::handle_closed`].
+    /// Let go of the socket, which may take its time, then say [`Worker::handle_closed`].
     Close,
     /// Nothing for now.
     Wait,
@@ -144,6 +144,11 @@ impl Worker {
             latest: Time::ZERO,
             config,
         }
+    }
+
+    /// Which of the server's loops this is.
+    pub fn loop_index(&self) -> u16 {
+        self.config.loop_index
     }
 
     /// A connection was accepted. `None`: there are too many, close it without a byte.
@@ -309,7 +314,8 @@ impl Worker {
         };
         let owes = session.output.len() > 0;
         match session.phase {
-            Phase::Gone => Action::Close,
+            Phase::Gone => self.tell_close(id),
+            _ if session.output.in_flight() > 0 => Action::Wait,
             _ if owes => self
                 .sessions
                 .get(id)
@@ -326,10 +332,7 @@ impl Worker {
                 }
                 Action::ShutdownWrite
             }
-            Phase::Closing | Phase::Finishing => {
-                self.end(id);
-                Action::Close
-            }
+            Phase::Closing | Phase::Finishing => self.tell_close(id),
             Phase::Open | Phase::Lingering => Action::Wait,
         }
     }
@@ -346,11 +349,41 @@ impl Worker {
         if session.output.len() == 0 {
             self.buffers.give(std::mem::take(session.output.buffer()));
         }
-        // Whatever was stuck has moved; if the rest is stuck too, the driver says so.
-        session.give_up_at = None;
-        if session.output.len() <= self.config.output_soft_limit_bytes {
-            list_backlogged(session, &mut self.backlog);
+        self.output_moved(id);
+    }
+
+    /// Takes what [`Action::Write`] offered, for a driver whose sends own their
+    /// bytes: it counts as handed to the kernel now, and as owed until
+    /// [`Worker::handle_sent`]. Until all of it is sent, nothing more is offered.
+    pub fn take_output(&mut self, id: SessionId) -> Vec<u8> {
+        self.sessions
+            .get_mut(id)
+            .map_or_else(Vec::new, |session| session.output.take())
+    }
+
+    /// The kernel took `count` bytes of what [`Worker::take_output`] gave. The
+    /// driver sends the rest itself, and says [`Worker::handle_blocked`] while it waits.
+    pub fn handle_sent(&mut self, id: SessionId, count: usize) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if session.phase == Phase::Gone {
+            return;
         }
+        session.output.sent(count);
+        if session.protocol == Protocol::Dlm {
+            self.dlm.answered(count);
+        }
+        let at_its_end = matches!(session.phase, Phase::Finishing | Phase::Closing);
+        if session.output.in_flight() == 0 && (session.output.len() > 0 || at_its_end) {
+            mark_dirty(session, &mut self.dirty);
+        }
+        self.output_moved(id);
+    }
+
+    /// Gives back a buffer of [`Worker::take_output`] that the kernel is done with.
+    pub fn return_buffer(&mut self, buffer: Vec<u8>) {
+        self.buffers.give(buffer);
     }
 
     /// The kernel takes no more bytes for now; the driver will ask again
@@ -487,8 +520,10 @@ impl Worker {
         self.dlm.invariants(self.sessions.iter());
         for session in self.sessions.iter() {
             session.invariants();
-            let must_be_looked_at = session.phase == Phase::Gone
-                || (session.output.len() > 0 && session.give_up_at.is_none());
+            let offers = session.output.len() > 0
+                && session.output.in_flight() == 0
+                && session.give_up_at.is_none();
+            let must_be_looked_at = offers || (session.phase == Phase::Gone && !session.close_told);
             assert!(
                 !must_be_looked_at || session.dirty,
                 "{:?} is owed bytes or an end that nobody will give it",
@@ -582,6 +617,28 @@ impl Worker {
             session.phase = Phase::Gone;
             session.give_up_at = None;
             mark_dirty(session, &mut self.dirty);
+        }
+    }
+
+    fn tell_close(&mut self, id: SessionId) -> Action<'static> {
+        self.drop_exchange(id);
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.phase = Phase::Gone;
+            session.give_up_at = None;
+            session.close_told = true;
+        }
+        Action::Close
+    }
+
+    /// The kernel took some of a session's output.
+    fn output_moved(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        // Whatever was stuck has moved; if the rest is stuck too, the driver says so.
+        session.give_up_at = None;
+        if session.output.len() <= self.config.output_soft_limit_bytes {
+            list_backlogged(session, &mut self.backlog);
         }
     }
 

@@ -744,3 +744,140 @@ fn an_earlier_now_is_not_believed() {
     world.turns_until_idle();
     assert!(!held(&world.replies(id)));
 }
+
+/// What a driver does whose sends own their bytes.
+impl World {
+    fn take_output(&mut self, id: SessionId) -> Vec<u8> {
+        let offered = match self.worker.poll_action(id, self.now) {
+            Action::Write(bytes) => bytes.to_vec(),
+            other => panic!("nothing is offered: {other:?}"),
+        };
+        let bytes = self.worker.take_output(id);
+        assert_eq!(bytes, offered);
+        self.worker.invariants();
+        assert_eq!(self.worker.poll_action(id, self.now), Action::Wait);
+        bytes
+    }
+
+    fn sent(&mut self, id: SessionId, count: usize) {
+        self.worker.handle_sent(id, count);
+        self.worker.invariants();
+    }
+}
+
+/// Rule 6 where sends own their bytes: what was taken counts as submitted.
+#[test]
+fn a_grant_in_flight_stays_and_a_later_one_is_taken_back() {
+    let mut world = World::new(config());
+    let watcher = world.connect();
+    let id = world.connect();
+    world.ask(id, &[acquire(1, 0, b"in flight")]);
+    world.take_output(id);
+    world.ask(id, &[acquire(2, 0, b"behind it")]);
+    world.worker.handle_end(id, PeerEnd::Broken, world.now);
+    world.turns_until_idle();
+    assert_eq!(world.closed, [id]);
+    for (key, expected) in [(b"in flight", true), (b"behind it", false)] {
+        world.ask(watcher, &[query(1, key)]);
+        world.turns_until_idle();
+        assert_eq!(held(&world.replies(watcher)), expected, "{key:?}");
+    }
+}
+
+#[test]
+fn what_is_in_flight_is_still_owed() {
+    let mut world = World::new(config());
+    let id = world.connect();
+    let pings: Vec<Request<'_>> = (1..=410).map(ping).collect();
+    world.ask(id, &pings);
+    let owed = world.take_output(id).len();
+    assert_eq!(owed, 4 * 1024 + 4);
+    assert!(!world.worker.wants_input(id), "over the soft limit");
+    world.sent(id, 3);
+    assert!(!world.worker.wants_input(id));
+    world.sent(id, 1);
+    assert!(world.worker.wants_input(id));
+}
+
+#[test]
+fn what_is_in_flight_counts_for_the_hard_limit() {
+    for in_flight in [5, 6] {
+        let mut config = config();
+        config.output_soft_limit_bytes = 100;
+        config.output_hard_limit_bytes = 300;
+        let mut world = World::new(config);
+        let id = world.connect();
+        let other = world.connect();
+        world.ask(other, &[acquire(1, 0, b"k")]);
+        let queued: Vec<Request<'_>> = (1..=25).map(|owner| acquire(owner, 1_000, b"k")).collect();
+        world.ask(id, &queued);
+        world.turns_until_idle();
+        let pings: Vec<Request<'_>> = (1..=in_flight).map(ping).collect();
+        world.ask(id, &pings);
+        assert_eq!(world.take_output(id).len() as u64, 10 * in_flight);
+        // 250 bytes join those in flight.
+        world.pass(1_001);
+        world.worker.handle_blocked(id, world.now);
+        world.turns_until_idle();
+        assert_eq!(world.closed.contains(&id), in_flight > 5, "{in_flight}");
+    }
+}
+
+#[test]
+fn an_orderly_end_waits_for_what_is_in_flight() {
+    let mut world = World::new(config());
+    let finished = world.connect();
+    world.ask(finished, &[ping(1)]);
+    world.take_output(finished);
+    world.worker.handle_end(finished, PeerEnd::Fin, world.now);
+    let refused = world.connect();
+    world.receive(refused, b"Z");
+    world.take_output(refused);
+    world.turns_until_idle();
+    world.sent(finished, 9);
+    world.sent(refused, 10);
+    world.turns_until_idle();
+    assert!(world.closed.is_empty() && world.shut_down.is_empty());
+    world.sent(finished, 1);
+    world.sent(refused, 1);
+    world.turns_until_idle();
+    assert_eq!(world.closed, [finished]);
+    assert_eq!(world.shut_down, [refused]);
+}
+
+#[test]
+fn output_that_is_stuck_in_flight_ends_a_session_in_time() {
+    let mut world = World::new(config());
+    let id = world.connect();
+    world.ask(id, &[ping(1)]);
+    world.take_output(id);
+    world.worker.handle_blocked(id, world.now);
+    world.pass(19 * SECOND_MS);
+    world.sent(id, 4);
+    world.worker.handle_blocked(id, world.now);
+    world.pass(20 * SECOND_MS - 1);
+    assert!(world.closed.is_empty(), "it took four bytes in between");
+    // The kernel may keep its bytes longer than the session lives.
+    world.now = world.now.plus_millis(1);
+    world.worker.handle_timeouts(world.now);
+    assert_eq!(world.worker.poll_dirty(), Some(id));
+    assert_eq!(world.worker.poll_action(id, world.now), Action::Close);
+    world.sent(id, 6);
+    assert_eq!(world.worker.poll_action(id, world.now), Action::Close);
+    assert_eq!(world.worker.session_counters().stalled, 1);
+}
+
+#[test]
+fn a_buffer_that_comes_back_is_used_again() {
+    let mut world = World::new(config());
+    let id = world.connect();
+    world.ask(id, &[ping(1)]);
+    let mut buffer = world.take_output(id);
+    buffer.reserve(10_000);
+    let capacity = buffer.capacity();
+    world.sent(id, 10);
+    world.worker.return_buffer(buffer);
+    world.ask(id, &[ping(2)]);
+    let again = world.take_output(id);
+    assert_eq!((again.len(), again.capacity()), (10, capacity));
+}
