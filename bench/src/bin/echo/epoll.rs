@@ -1,48 +1,33 @@
-//! The ceiling: a bare epoll loop that answers frames of the lengths that
-//! acquire and release have, without looking at one of them. What a lock server
-//! reaches is told as a share of this.
+//! The ceiling on epoll.
 
-use std::error::Error;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 
-use clap::Parser;
-use leasehold_bench::wire::{ACQUIRE_BYTES, ACQUIRED_BYTES, RELEASE_BYTES, RELEASED_BYTES};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
-/// Answers 22 bytes to each 28-byte frame and 10 to each 34-byte one, in turn.
-#[derive(Debug, Parser)]
-struct Flags {
-    /// Address to listen on.
-    #[arg(long, default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
-    /// Answer one line with one line on each connection, then close it.
-    #[arg(long)]
-    close: bool,
-}
-
-fn main() -> Result<(), Box<dyn Error>> {
-    let flags = Flags::parse();
-    let mut listener = TcpListener::bind(flags.listen)?;
-    let poll = Poll::new()?;
-    poll.registry()
-        .register(&mut listener, LISTENER, Interest::READABLE)?;
-    println!("ready listen={}", listener.local_addr()?);
-    let never = if flags.close {
-        Server::<OneShot>::new(poll, listener).serve()?
-    } else {
-        Server::<Stream>::new(poll, listener).serve()?
-    };
-    match never {}
-}
+use crate::{Account, Never, replies};
 
 const LISTENER: Token = Token(usize::MAX);
 const BUFFER_BYTES: usize = 256 * 1024;
 
-const PAIR_BYTES: usize = ACQUIRE_BYTES + RELEASE_BYTES;
-const PAIR_REPLY_BYTES: usize = ACQUIRED_BYTES + RELEASED_BYTES;
+/// Serves on one epoll loop; `close`: one line in, one line out, closed.
+///
+/// # Errors
+/// epoll or the listener failed.
+pub(crate) fn serve(listener: std::net::TcpListener, close: bool) -> io::Result<Never> {
+    listener.set_nonblocking(true)?;
+    let mut listener = TcpListener::from_std(listener);
+    let poll = Poll::new()?;
+    poll.registry()
+        .register(&mut listener, LISTENER, Interest::READABLE)?;
+    if close {
+        Server::<OneShot>::new(poll, listener).serve()
+    } else {
+        Server::<Stream>::new(poll, listener).serve()
+    }
+}
 
 /// One connection's part in the loop.
 trait Connection: Sized {
@@ -58,25 +43,17 @@ struct Server<C> {
     connections: Slab<C>,
     /// Every connection reads into this one buffer.
     buffer: Vec<u8>,
-    /// Replies of both kinds in turn, to be cut out at any offset.
     replies: Vec<u8>,
 }
 
-enum Never {}
-
 impl<C: Connection> Server<C> {
     fn new(poll: Poll, listener: TcpListener) -> Server<C> {
-        let mut pair = [0; PAIR_REPLY_BYTES];
-        pair[0] = b'A';
-        pair[ACQUIRED_BYTES - 1] = b'\n';
-        pair[ACQUIRED_BYTES] = b'R';
-        pair[PAIR_REPLY_BYTES - 1] = b'\n';
         Server {
             poll,
             listener,
             connections: Slab::new(),
             buffer: vec![0; BUFFER_BYTES],
-            replies: pair.repeat(BUFFER_BYTES / PAIR_REPLY_BYTES),
+            replies: replies(),
         }
     }
 
@@ -131,21 +108,14 @@ impl<C: Connection> Server<C> {
 /// Frames in, replies out, for as long as the client likes.
 struct Stream {
     stream: TcpStream,
-    /// Bytes received of the pair under way.
-    pair_received: usize,
-    /// Bytes sent of the pair of replies under way.
-    pair_sent: usize,
-    /// Reply bytes that are owed.
-    owed: usize,
+    account: Account,
 }
 
 impl Connection for Stream {
     fn new(stream: TcpStream) -> Stream {
         Stream {
             stream,
-            pair_received: 0,
-            pair_sent: 0,
-            owed: 0,
+            account: Account::default(),
         }
     }
 
@@ -161,7 +131,7 @@ impl Connection for Stream {
                     return false;
                 }
                 Ok(count) => {
-                    self.count(count);
+                    self.account.received(count);
                     // A short read has emptied the socket (epoll(7)), unless the end follows.
                     if count < buffer.len() && !read_closed {
                         break;
@@ -176,25 +146,11 @@ impl Connection for Stream {
 }
 
 impl Stream {
-    fn count(&mut self, received: usize) {
-        let owed_in = |bytes: usize| {
-            let acquired = usize::from(bytes % PAIR_BYTES >= ACQUIRE_BYTES) * ACQUIRED_BYTES;
-            bytes / PAIR_BYTES * PAIR_REPLY_BYTES + acquired
-        };
-        let total = self.pair_received + received;
-        self.owed += owed_in(total) - owed_in(self.pair_received);
-        self.pair_received = total % PAIR_BYTES;
-    }
-
     /// Writes what is owed as far as the kernel takes it; false when it cannot be.
     fn flush(&mut self, replies: &[u8]) -> bool {
-        while self.owed > 0 {
-            let end = replies.len().min(self.pair_sent + self.owed);
-            match self.stream.write(&replies[self.pair_sent..end]) {
-                Ok(count) => {
-                    self.owed -= count;
-                    self.pair_sent = (self.pair_sent + count) % PAIR_REPLY_BYTES;
-                }
+        while self.account.owed > 0 {
+            match self.stream.write(self.account.next(replies)) {
+                Ok(count) => self.account.sent(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(_) => return false,
             }
