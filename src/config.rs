@@ -148,6 +148,8 @@ pub enum Io {
     Auto,
     /// Readiness, through epoll
     Epoll,
+    /// Completions, through io_uring (Linux 6.0)
+    Uring,
 }
 
 /// What the whole server, a key and a session may take.
@@ -572,6 +574,7 @@ impl Io {
         match self {
             Io::Auto => "auto",
             Io::Epoll => "epoll",
+            Io::Uring => "uring",
         }
     }
 }

@@ -62,3 +62,30 @@ pub struct SessionCounters {
     /// Native requests decoded.
     pub requests: u64,
 }
+
+/// What one loop's io_uring went through since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingCounters {
+    /// System calls, sleeps included.
+    pub enters: u64,
+    /// Completions looked at.
+    pub completions: u64,
+    /// Looks at the completion queue that found the kernel holding more of them back.
+    pub overflows: u64,
+    /// Receives that found no buffer; each began again.
+    pub buffers_exhausted: u64,
+    /// Receives that the kernel ended by itself; each began again.
+    pub receives_rearmed: u64,
+    /// Receives that were cancelled because a session's input was not wanted.
+    pub receives_paused: u64,
+    /// Sends of which the kernel took only a part, or nothing, at a time.
+    pub short_sends: u64,
+    /// Operations that a close had to cancel.
+    pub cancelled: u64,
+    /// Accepts that the kernel ended; each began again.
+    pub accepts_rearmed: u64,
+    /// Connections turned away, every slot being taken.
+    pub turned_away: u64,
+    /// Pauses of accepting, the kernel having no room.
+    pub accept_rests: u64,
+}

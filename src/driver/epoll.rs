@@ -16,7 +16,7 @@ use super::connections::Connections;
 use super::control::Control;
 use super::drain::{Drain, Step};
 use super::identity_files::IdentityPort;
-use super::listener::{Accepted, Acceptor, Stream};
+use super::listener::{Accepted, Acceptor, Listener, Stream};
 use crate::clock;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
@@ -81,7 +81,7 @@ impl EpollLoop {
     /// The kernel refused an epoll instance or an eventfd.
     pub(super) fn new(
         worker: Worker,
-        listeners: Vec<(Protocol, Acceptor)>,
+        listeners: Vec<(Protocol, Listener)>,
         identities: IdentityPort,
         control: Arc<Control>,
     ) -> io::Result<EpollLoop> {
@@ -90,7 +90,8 @@ impl EpollLoop {
         poll.registry()
             .register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
         let mut listening = Vec::new();
-        for (index, (protocol, mut acceptor)) in listeners.into_iter().enumerate() {
+        for (index, (protocol, listener)) in listeners.into_iter().enumerate() {
+            let mut acceptor = Acceptor::new(listener);
             if let Some(source) = acceptor.source() {
                 let token = Token(FIRST_LISTENER + index);
                 poll.registry()
@@ -126,7 +127,7 @@ impl EpollLoop {
             self.gather(&mut events)?;
             self.accept();
             self.read_ready();
-            self.exchange_identities();
+            self.identities.exchange(&mut self.worker);
             for _ in 0..self.worker.backlog_len() {
                 self.worker.handle_backlog(clock::now());
             }
@@ -302,17 +303,6 @@ impl EpollLoop {
                     self.worker.handle_end(id, PeerEnd::Broken, clock::now());
                 }
             }
-        }
-    }
-
-    /// Takes identity files that were read, and has others read.
-    fn exchange_identities(&mut self) {
-        for (name, identity) in self.identities.take_outcomes() {
-            self.worker
-                .handle_identity_read(&name, identity, clock::now());
-        }
-        while let Some(name) = self.worker.poll_identity_read() {
-            self.identities.ask(name);
         }
     }
 

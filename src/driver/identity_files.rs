@@ -19,12 +19,13 @@ use crate::clock;
 use crate::dlm::{Identity, generate_identity_file, identity_file_name};
 use crate::engine::time::Time;
 use crate::limits::{DLM_MAX_IDENTITY_FILE_BYTES, DLM_MAX_NAME_BYTES};
+use crate::worker::Worker;
 
 /// Files that cannot be used are logged at most once in this time.
 const LOG_PAUSE_MS: u64 = 1_000;
 
 /// What was read: the identity's name and what its file holds.
-pub(super) type Outcome = (String, Option<Identity>);
+type Outcome = (String, Option<Identity>);
 
 /// One loop's line to the reading thread. What is under way is bounded by the
 /// loop's identity cache.
@@ -136,16 +137,21 @@ pub(super) fn start(directory: PathBuf, control: Arc<Control>) -> io::Result<Ide
 }
 
 impl IdentityPort {
-    /// Has the file of `name` read; the loop is woken when it was.
-    pub(super) fn ask(&self, name: String) {
-        let mailbox = Arc::clone(&self.mailbox);
-        if self.asks.send(Ask { name, mailbox }).is_err() {
-            unreachable!("the thread lives as long as a port does");
+    /// Hands the worker what was read, and has read what it asks for; the loop is
+    /// woken when that was done. Costs two loads while there is nothing.
+    pub(super) fn exchange(&self, worker: &mut Worker) {
+        for (name, identity) in self.take_outcomes() {
+            worker.handle_identity_read(&name, identity, clock::now());
+        }
+        while let Some(name) = worker.poll_identity_read() {
+            let mailbox = Arc::clone(&self.mailbox);
+            if self.asks.send(Ask { name, mailbox }).is_err() {
+                unreachable!("the thread lives as long as a port does");
+            }
         }
     }
 
-    /// What was read since last asked. Costs one load while nothing was.
-    pub(super) fn take_outcomes(&self) -> Vec<Outcome> {
+    fn take_outcomes(&self) -> Vec<Outcome> {
         let flag = &self.mailbox.is_full;
         if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::Acquire) {
             return Vec::new();

@@ -7,6 +7,7 @@ mod drain;
 mod epoll;
 mod identity_files;
 mod listener;
+mod uring;
 mod waker;
 
 use std::io::{self, Write as _};
@@ -23,14 +24,16 @@ pub use identity_files::{CreateIdentityError, create_identity_file};
 pub use listener::BindError;
 
 use crate::clock;
-use crate::config::{Config, Listen};
+use crate::config::{Config, Io, Listen};
 use crate::credentials::Credentials;
 use crate::dlm::DlmLimits;
 use crate::limits;
 use crate::worker::{Protocol, Worker, WorkerConfig};
 use control::Control;
 use epoll::EpollLoop;
-use listener::{Acceptor, Listener, SocketFile, SocketOptions, StartLock};
+use identity_files::IdentityPort;
+use listener::{Listener, SocketFile, SocketOptions, StartLock};
+use uring::{RingOptions, UringLoop};
 
 /// Why a server could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +47,9 @@ pub enum ServeError {
     /// Seeds could not be drawn.
     #[error("cannot draw random seeds: {0}")]
     Random(getrandom::Error),
+    /// io_uring was asked for, and this kernel does not offer what it takes.
+    #[error("--io uring: {0}")]
+    NoUring(String),
     /// A loop, the signals or standard output failed.
     #[error("cannot {0}: {1}")]
     Io(&'static str, io::Error),
@@ -59,29 +65,32 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     if floor >= limits::TOKEN_END {
         return Err(ServeError::NoTokenLeft);
     }
+    let driver = Driver::choose(config)?;
     warn_of_open_doors(config, credentials.is_some());
     let signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|e| ServeError::Io("watch for signals", e))?;
 
     let bound = bind(config)?;
     let worker = Worker::new(worker_config(config, credentials, floor)?);
-    let acceptors = bound
-        .listeners
-        .into_iter()
-        .map(|(protocol, listener)| (protocol, Acceptor::new(listener)))
-        .collect();
     let control = Arc::new(Control::new().map_err(|e| ServeError::Io("make an eventfd", e))?);
     let identities = identity_files::start(
         config.dlm.identities.directory.clone(),
         Arc::clone(&control),
     )
     .map_err(|e| ServeError::Io("start the identity thread", e))?;
-    let event_loop = EpollLoop::new(worker, acceptors, identities, Arc::clone(&control))
-        .map_err(|e| ServeError::Io("start an event loop", e))?;
+    let event_loop = EventLoop::new(
+        driver,
+        worker,
+        bound.listeners,
+        identities,
+        Arc::clone(&control),
+    )
+    .map_err(|e| ServeError::Io("start an event loop", e))?;
 
-    info!("serving on one epoll loop");
+    let io = driver.name();
+    info!("serving on one {io} loop");
     let (listening, dlm) = (bound.native_addresses, bound.dlm_address);
-    let ready = format!("ready listen={listening} dlm={dlm} admin=off io=epoll shards=1\n");
+    let ready = format!("ready listen={listening} dlm={dlm} admin=off io={io} shards=1\n");
     let mut stdout = io::stdout();
     stdout
         .write_all(ready.as_bytes())
@@ -103,6 +112,81 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
         unreachable!("a panic ends the process");
     }
     outcome
+}
+
+/// How the loops talk to the kernel, decided once.
+#[derive(Clone, Copy, Debug)]
+enum Driver {
+    Epoll,
+    Uring(RingOptions),
+}
+
+impl Driver {
+    fn choose(config: &Config) -> Result<Driver, ServeError> {
+        let connections = config
+            .limits
+            .max_connections
+            .saturating_add(config.dlm.max_connections);
+        let uring = || Driver::Uring(RingOptions::new(connections));
+        match config.loops.io {
+            Io::Epoll => Ok(Driver::Epoll),
+            Io::Uring => uring::probe()
+                .map(|()| uring())
+                .map_err(ServeError::NoUring),
+            Io::Auto => match uring::probe() {
+                Ok(()) => {
+                    info!("--io auto: io_uring, this kernel offers all that it takes");
+                    Ok(uring())
+                }
+                Err(why) => {
+                    info!("--io auto: epoll, because {why}");
+                    Ok(Driver::Epoll)
+                }
+            },
+        }
+    }
+
+    /// The name in the ready line.
+    fn name(self) -> &'static str {
+        match self {
+            Driver::Epoll => Io::Epoll.name(),
+            Driver::Uring(_) => Io::Uring.name(),
+        }
+    }
+}
+
+/// A loop of either driver.
+enum EventLoop {
+    Epoll(EpollLoop),
+    Uring(UringLoop),
+}
+
+impl EventLoop {
+    fn new(
+        driver: Driver,
+        worker: Worker,
+        listeners: Vec<(Protocol, Listener)>,
+        identities: IdentityPort,
+        control: Arc<Control>,
+    ) -> io::Result<EventLoop> {
+        match driver {
+            Driver::Epoll => {
+                EpollLoop::new(worker, listeners, identities, control).map(EventLoop::Epoll)
+            }
+            Driver::Uring(options) => {
+                UringLoop::new(worker, listeners, identities, control, options)
+                    .map(EventLoop::Uring)
+            }
+        }
+    }
+
+    /// Serves until a drain is over.
+    fn run(self) -> io::Result<()> {
+        match self {
+            EventLoop::Epoll(event_loop) => event_loop.run(),
+            EventLoop::Uring(mut event_loop) => event_loop.run(),
+        }
+    }
 }
 
 /// Turns signals into orders; ends when the loops are done.

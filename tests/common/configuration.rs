@@ -12,10 +12,16 @@ pub struct Configuration {
 }
 
 /// Every configuration that is tested.
-pub const CONFIGURATIONS: &[Configuration] = &[Configuration {
-    io: "epoll",
-    loops: 1,
-}];
+pub const CONFIGURATIONS: &[Configuration] = &[
+    Configuration {
+        io: "epoll",
+        loops: 1,
+    },
+    Configuration {
+        io: "uring",
+        loops: 1,
+    },
+];
 
 /// Runs a test in every configuration that this machine offers, and prints how
 /// many that were.

@@ -1,0 +1,532 @@
+//! The completion driver: one loop on an io_uring of its own.
+//!
+//! Accepting and receiving are asked for once and go on by themselves (multishot),
+//! receives fill buffers of a pool that all sessions share, and everything asked
+//! for in a turn is handed over by the one system call that the next sleep makes.
+//! What the kernel still works on outlives nobody: a connection is closed when its
+//! last operation is through.
+
+mod buffers;
+mod probe;
+mod ring;
+#[cfg(test)]
+mod tests;
+mod user_data;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::{debug, info};
+use rustix::io::Errno;
+
+pub(super) use probe::probe;
+
+use super::connections::Connections;
+use super::control::Control;
+use super::drain::{Drain, Step};
+use super::identity_files::IdentityPort;
+use super::listener::{ACCEPT_REST_MS, AcceptLog, Listener};
+use crate::clock;
+use crate::engine::time::Time;
+use crate::ids::SessionId;
+use crate::stats::RingCounters;
+use crate::worker::{Action, PeerEnd, Protocol, Worker};
+pub(super) use ring::RingOptions;
+use ring::{Completion, DirectFd, Received, Ring};
+
+/// Longest sleep while anything is timed: the ring's time-outs do not count
+/// suspend, the deadlines do.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// A listening socket and how far it accepts.
+#[derive(Debug)]
+struct Listening {
+    protocol: Protocol,
+    /// It is to accept nobody any more.
+    stopping: bool,
+    /// `None` once the kernel has let go of it.
+    listener: Option<Listener>,
+    armed: bool,
+    rest_until: Time,
+}
+
+/// One connection's socket and what the kernel is doing for it.
+#[derive(Debug)]
+struct Connection {
+    /// `None` once it is being closed.
+    fd: Option<DirectFd>,
+    receiving: Receiving,
+    /// A send is under way.
+    sending: bool,
+    /// It waits for the peer to take something.
+    blocked: bool,
+    /// The sending side is being shut down.
+    shutting_down: bool,
+    /// The worker has let go of it.
+    closing: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiving {
+    /// Nothing is asked of the kernel.
+    Idle,
+    /// The kernel hands over whatever comes.
+    Armed,
+    /// The kernel was told to stop; its last completion is still to come.
+    Stopping,
+    /// Begins again when the turn's buffers are back.
+    Starved,
+    /// Nothing comes any more.
+    Ended,
+}
+
+impl Connection {
+    /// The kernel may still hand over bytes.
+    fn is_receiving(&self) -> bool {
+        matches!(self.receiving, Receiving::Armed | Receiving::Stopping)
+    }
+}
+
+/// One event loop.
+pub(super) struct UringLoop {
+    ring: Ring,
+    worker: Worker,
+    control: Arc<Control>,
+    identities: IdentityPort,
+    listeners: Vec<Listening>,
+    accept_log: AcceptLog,
+    connections: Connections<Connection>,
+    /// What the kernel has done; kept for its allocation.
+    completions: Vec<Completion>,
+    /// Sessions whose receive found no buffer.
+    starved: Vec<SessionId>,
+    /// Sessions of which an operation could not be cancelled at the first try.
+    uncancelled: Vec<SessionId>,
+    counters: RingCounters,
+    drain: Drain,
+}
+
+impl UringLoop {
+    /// A loop that serves `listeners` and obeys `control`. Any thread may then run it.
+    ///
+    /// # Errors
+    /// The kernel refused the ring; [`probe`] says why.
+    pub(super) fn new(
+        worker: Worker,
+        listeners: Vec<(Protocol, Listener)>,
+        identities: IdentityPort,
+        control: Arc<Control>,
+        options: RingOptions,
+    ) -> io::Result<UringLoop> {
+        let listening = |(protocol, listener)| Listening {
+            protocol,
+            stopping: false,
+            listener: Some(listener),
+            armed: false,
+            rest_until: Time::ZERO,
+        };
+        let ring = Ring::new(options, worker.loop_index())?;
+        info!("{ring}");
+        Ok(UringLoop {
+            ring,
+            worker,
+            identities,
+            listeners: listeners.into_iter().map(listening).collect(),
+            accept_log: AcceptLog::default(),
+            connections: Connections::default(),
+            completions: Vec::new(),
+            starved: Vec::new(),
+            uncancelled: Vec::new(),
+            counters: RingCounters::default(),
+            drain: Drain::new(Arc::clone(&control)),
+            control,
+        })
+    }
+
+    /// Serves until a drain is over.
+    ///
+    /// # Errors
+    /// The ring itself failed; nothing a peer does leads there.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        self.start()?;
+        while !self.obey() {
+            self.turn(self.sleep_for())?;
+        }
+        debug!("{:?}", self.counters());
+        Ok(())
+    }
+
+    /// Makes the calling thread the loop's.
+    fn start(&mut self) -> io::Result<()> {
+        self.ring.enable()?;
+        self.ring.watch(self.control.waker().as_fd());
+        self.resume_accepting();
+        Ok(())
+    }
+
+    fn turn(&mut self, sleep: Option<Duration>) -> io::Result<()> {
+        self.ring.submit_and_wait(sleep)?;
+        self.gather();
+        self.resume_starved();
+        self.cancel_again();
+        self.identities.exchange(&mut self.worker);
+        for _ in 0..self.worker.backlog_len() {
+            self.worker.handle_backlog(clock::now());
+        }
+        self.worker.handle_large_request(clock::now());
+        self.worker.handle_timeouts(clock::now());
+        self.flush();
+        self.resume_accepting();
+        Ok(())
+    }
+
+    /// What happened to the ring since the start.
+    pub(super) fn counters(&self) -> RingCounters {
+        RingCounters {
+            enters: self.ring.enters(),
+            overflows: self.ring.overflows(),
+            ..self.counters
+        }
+    }
+
+    /// Follows orders and moves a drain on. Returns whether the loop is over.
+    fn obey(&mut self) -> bool {
+        match self.drain.step(&mut self.worker, clock::now()) {
+            Step::Serve => false,
+            Step::StopNative => {
+                self.stop_accepting(|protocol| protocol == Protocol::Native);
+                false
+            }
+            Step::StopAll => {
+                self.stop_accepting(|_| true);
+                false
+            }
+            Step::End => true,
+        }
+    }
+
+    /// Takes what the kernel has done.
+    fn gather(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.reap(&mut completions);
+        self.counters.completions += completions.len() as u64;
+        for completion in completions.drain(..) {
+            self.handle(completion);
+        }
+        self.completions = completions;
+    }
+
+    fn sleep_for(&self) -> Option<Duration> {
+        if self.worker.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let resting = self
+            .listeners
+            .iter()
+            .filter(|listening| listening.listener.is_some() && !listening.armed)
+            .map(|listening| listening.rest_until);
+        let due = resting
+            .chain(self.drain.poll_timeout())
+            .chain(self.worker.poll_timeout())
+            .min()?;
+        let nanos = due.as_nanos().saturating_sub(clock::now().as_nanos());
+        Some(Duration::from_nanos(nanos).min(MAX_SLEEP))
+    }
+
+    fn handle(&mut self, completion: Completion) {
+        match completion {
+            Completion::Accepted {
+                listener,
+                outcome,
+                armed,
+            } => self.handle_accepted(listener, outcome, armed),
+            Completion::Received { id, outcome, armed } => self.handle_received(id, outcome, armed),
+            Completion::Sent { id, outcome } => self.handle_sent(id, outcome),
+            Completion::ShutDown { id, outcome } => {
+                if let Some(connection) = self.connections.get_mut(id) {
+                    connection.shutting_down = false;
+                }
+                if outcome.is_err() {
+                    self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+                }
+                self.close_if_idle(id);
+            }
+            Completion::NotCancelled { id } => self.uncancelled.push(id),
+            Completion::Closed { id } => {
+                self.connections.remove(id);
+                self.worker.handle_closed(id);
+            }
+            Completion::Woken { armed: true } => {}
+            Completion::Woken { armed: false } => self.ring.watch(self.control.waker().as_fd()),
+        }
+    }
+
+    fn handle_accepted(&mut self, index: usize, outcome: Result<DirectFd, Errno>, armed: bool) {
+        let now = clock::now();
+        let listening = &mut self.listeners[index];
+        listening.armed = armed;
+        if listening.stopping {
+            if armed {
+                self.ring.cancel_accept(index);
+            } else {
+                listening.listener = None;
+            }
+            if let Ok(fd) = outcome {
+                self.ring.discard(fd);
+            }
+            return;
+        }
+        self.counters.accepts_rearmed += u64::from(!armed);
+        match outcome {
+            Ok(fd) => {
+                let protocol = listening.protocol;
+                self.open(fd, protocol, now);
+            }
+            // The kernel has closed the connection that it had no slot for.
+            Err(Errno::NFILE) if self.ring.is_full() => {
+                self.counters.turned_away += 1;
+                let why = "every slot for a connection is taken";
+                self.accept_log.turned_away(now, &why);
+            }
+            Err(error @ (Errno::NFILE | Errno::MFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                self.counters.accept_rests += 1;
+                listening.rest_until = now.plus_millis(ACCEPT_REST_MS);
+                self.accept_log.rested(now, &error);
+            }
+            // accept(2): errors pending on the new connection; the listener is well.
+            Err(_) => {}
+        }
+    }
+
+    fn open(&mut self, fd: DirectFd, protocol: Protocol, now: Time) {
+        let Some(id) = self.worker.handle_accepted(protocol, now) else {
+            self.ring.discard(fd);
+            return;
+        };
+        self.ring.receive(&fd, id);
+        let connection = Connection {
+            fd: Some(fd),
+            receiving: Receiving::Armed,
+            sending: false,
+            blocked: false,
+            shutting_down: false,
+            closing: false,
+        };
+        self.connections.insert(id, connection);
+    }
+
+    fn handle_received(&mut self, id: SessionId, outcome: Received, armed: bool) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            unreachable!("a connection outlives its operations");
+        };
+        if !armed {
+            connection.receiving = match outcome {
+                Received::Bytes(_) | Received::Cancelled => Receiving::Idle,
+                Received::NoBuffer => Receiving::Starved,
+                Received::End | Received::Failed(_) => Receiving::Ended,
+            };
+        }
+        match outcome {
+            Received::Bytes(chunk) => {
+                self.counters.receives_rearmed += u64::from(!armed);
+                let bytes = self.ring.bytes(&chunk);
+                self.worker.handle_received(id, bytes, clock::now());
+                self.ring.give_back(chunk);
+            }
+            Received::End => self.worker.handle_end(id, PeerEnd::Fin, clock::now()),
+            Received::Failed(error) => {
+                debug!("{id:?} is broken: {error}");
+                self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+            }
+            Received::NoBuffer => {
+                self.counters.buffers_exhausted += 1;
+                self.starved.push(id);
+            }
+            Received::Cancelled => {}
+        }
+        if connection.closing {
+            self.close_if_idle(id);
+        } else if connection.receiving == Receiving::Armed && !self.worker.wants_input(id) {
+            connection.receiving = Receiving::Stopping;
+            self.counters.receives_paused += 1;
+            self.ring.cancel_receive(id);
+        } else {
+            self.resume_receiving(id);
+        }
+    }
+
+    fn handle_sent(&mut self, id: SessionId, outcome: Result<usize, Errno>) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            unreachable!("a connection outlives its operations");
+        };
+        match outcome {
+            Ok(count) => {
+                self.worker.handle_sent(id, count);
+                if self.ring.unsent_bytes(id) > 0 {
+                    self.counters.short_sends += 1;
+                    if let Some(fd) = &connection.fd
+                        && !connection.closing
+                    {
+                        connection.blocked = true;
+                        self.ring.send_rest(fd, id);
+                        self.worker.handle_blocked(id, clock::now());
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                debug!("{id:?} takes nothing: {error}");
+                self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+            }
+        }
+        connection.sending = false;
+        connection.blocked = false;
+        self.worker.return_buffer(self.ring.take_back(id));
+        self.resume_receiving(id);
+        self.close_if_idle(id);
+    }
+
+    /// Writes every session that is owed something, and closes those at their end.
+    fn flush(&mut self) {
+        let now = clock::now();
+        while let Some(id) = self.worker.poll_dirty() {
+            let Some(connection) = self.connections.get_mut(id) else {
+                continue;
+            };
+            let Some(fd) = connection.fd.as_ref().filter(|_| !connection.closing) else {
+                continue;
+            };
+            if connection.blocked {
+                // What is owed has grown meanwhile.
+                self.worker.handle_blocked(id, now);
+            }
+            let closing = loop {
+                match self.worker.poll_action(id, now) {
+                    Action::Write(_) => {
+                        connection.sending = true;
+                        let bytes = self.worker.take_output(id);
+                        self.ring.send(fd, id, bytes);
+                    }
+                    Action::ShutdownWrite => {
+                        connection.shutting_down = true;
+                        self.ring.shutdown_write(fd, id);
+                    }
+                    Action::Close => break true,
+                    Action::Wait => break false,
+                }
+            };
+            if closing {
+                self.close(id);
+            } else {
+                self.resume_receiving(id);
+            }
+        }
+    }
+
+    /// Receives again if it does not and the worker wants it to.
+    fn resume_receiving(&mut self, id: SessionId) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && connection.receiving == Receiving::Idle
+            && self.worker.wants_input(id)
+            && let Some(fd) = &connection.fd
+        {
+            connection.receiving = Receiving::Armed;
+            self.ring.receive(fd, id);
+        }
+    }
+
+    /// All buffers of this turn are back: whoever found none goes on.
+    fn resume_starved(&mut self) {
+        let mut starved = std::mem::take(&mut self.starved);
+        for id in starved.drain(..) {
+            if let Some(connection) = self.connections.get_mut(id)
+                && connection.receiving == Receiving::Starved
+            {
+                connection.receiving = Receiving::Idle;
+                self.resume_receiving(id);
+            }
+        }
+        self.starved = starved;
+    }
+
+    /// Ends what the kernel is doing for a session, then its connection.
+    fn close(&mut self, id: SessionId) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        connection.closing = true;
+        if connection.is_receiving() {
+            self.counters.cancelled += 1;
+        }
+        if connection.receiving == Receiving::Armed {
+            connection.receiving = Receiving::Stopping;
+            self.ring.cancel_receive(id);
+        }
+        if connection.sending {
+            self.counters.cancelled += 1;
+            self.ring.cancel_send(id);
+        }
+        self.close_if_idle(id);
+    }
+
+    /// Closes a connection that is to be closed once the kernel works on nothing of it.
+    fn close_if_idle(&mut self, id: SessionId) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        let busy = connection.is_receiving() || connection.sending || connection.shutting_down;
+        if connection.closing
+            && !busy
+            && let Some(fd) = connection.fd.take()
+        {
+            self.ring.close(fd, id);
+        }
+    }
+
+    /// Cancels what could not be: it was between two steps, or is over by now.
+    fn cancel_again(&mut self) {
+        for id in self.uncancelled.drain(..) {
+            let Some(connection) = self.connections.get_mut(id) else {
+                continue;
+            };
+            if connection.receiving == Receiving::Stopping {
+                self.ring.cancel_receive(id);
+            }
+            if connection.closing && connection.sending {
+                self.ring.cancel_send(id);
+            }
+        }
+    }
+
+    /// Accepts wherever it does not, unless it rests.
+    fn resume_accepting(&mut self) {
+        for (index, listening) in self.listeners.iter_mut().enumerate() {
+            if let Some(listener) = &listening.listener
+                && !listening.armed
+                && (listening.rest_until == Time::ZERO || listening.rest_until <= clock::now())
+            {
+                listening.armed = true;
+                listening.rest_until = Time::ZERO;
+                self.ring.accept(listener.as_fd(), index);
+            }
+        }
+    }
+
+    fn stop_accepting(&mut self, which: fn(Protocol) -> bool) {
+        for (index, listening) in self.listeners.iter_mut().enumerate() {
+            if !which(listening.protocol) || listening.stopping {
+                continue;
+            }
+            listening.stopping = true;
+            if listening.armed {
+                // Its last completion lets go of it: until then its number must not
+                // name another file.
+                self.ring.cancel_accept(index);
+            } else {
+                listening.listener = None;
+            }
+        }
+    }
+}

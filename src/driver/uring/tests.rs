@@ -1,0 +1,465 @@
+//! Every test plays the loop's turns itself, beside its clients, so that what a
+//! test waits for is a state and never a time.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+use clap::Parser;
+use socket2::SockRef;
+
+use super::*;
+use crate::config::ServeArgs;
+use crate::driver::{identity_files, worker_config};
+use crate::protocol::{Reply, Request};
+use crate::worker::WorkerConfig;
+
+/// Longest wait for a state that must come.
+const PATIENCE_MS: u64 = 20_000;
+/// Longest sleep of a turn that nothing ends.
+const PAUSE: Duration = Duration::from_millis(5);
+
+const PONG_BYTES: usize = 10;
+
+fn options() -> RingOptions {
+    RingOptions {
+        submissions: 64,
+        completions: 256,
+        buffers: 64,
+        buffer_bytes: 1024,
+        files: 300,
+        defer_taskrun: true,
+    }
+}
+
+fn config() -> WorkerConfig {
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+    let command = Command::try_parse_from(["serve"]).unwrap();
+    worker_config(&command.args.into_config().unwrap(), None, 1).unwrap()
+}
+
+/// A loop and the way to it.
+struct World {
+    event_loop: UringLoop,
+    address: std::net::SocketAddr,
+}
+
+impl World {
+    fn new(options: RingOptions, config: WorkerConfig) -> World {
+        let mut world = World::unstarted(options, config);
+        world.event_loop.start().unwrap();
+        world
+    }
+
+    fn unstarted(options: RingOptions, config: WorkerConfig) -> World {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let listener = mio::net::TcpListener::from_std(listener);
+        let (event_loop, _) = new_loop(Listener::Tcp(listener), options, config);
+        World {
+            event_loop,
+            address,
+        }
+    }
+
+    /// A client whose reads and writes never wait.
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    }
+
+    fn turn(&mut self) {
+        let sleep = self.event_loop.sleep_for();
+        let sleep = sleep.map_or(PAUSE, |sleep| sleep.min(PAUSE));
+        self.event_loop.turn(Some(sleep)).unwrap();
+        self.event_loop.worker.invariants();
+    }
+
+    fn turns_until(&mut self, what: &str, mut is_so: impl FnMut(&mut UringLoop) -> bool) {
+        let give_up_at = clock::now().plus_millis(PATIENCE_MS);
+        while !is_so(&mut self.event_loop) {
+            assert!(clock::now() < give_up_at, "never: {what}");
+            self.turn();
+        }
+    }
+
+    /// Takes turns until `client` has `count` bytes.
+    fn read(&mut self, client: &mut TcpStream, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.turns_until("enough bytes", |_| {
+            assert!(!read_some(client, &mut bytes) || bytes.len() >= count);
+            bytes.len() >= count
+        });
+        assert_eq!(bytes.len(), count);
+        bytes
+    }
+
+    /// Takes turns until the server has ended `client`'s connection.
+    fn read_to_end(&mut self, client: &mut TcpStream) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.turns_until("the end", |_| read_some(client, &mut bytes));
+        bytes
+    }
+
+    fn counters(&self) -> RingCounters {
+        self.event_loop.counters()
+    }
+
+    fn sessions(&self) -> usize {
+        self.event_loop.worker.session_count()
+    }
+}
+
+fn new_loop(
+    listener: Listener,
+    options: RingOptions,
+    config: WorkerConfig,
+) -> (UringLoop, Arc<Control>) {
+    let control = Arc::new(Control::new().unwrap());
+    let identities = identity_files::start("/nonexistent".into(), Arc::clone(&control)).unwrap();
+    let listeners = vec![(Protocol::Native, listener)];
+    let worker = Worker::new(config);
+    let event_loop =
+        UringLoop::new(worker, listeners, identities, Arc::clone(&control), options).unwrap();
+    (event_loop, control)
+}
+
+fn pings(owners: std::ops::Range<u64>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for owner in owners {
+        Request::Ping { owner, key: b"" }.encode(&mut bytes);
+    }
+    bytes
+}
+
+/// Checks that `bytes` are the pongs to [`pings`] in order.
+fn assert_pongs(bytes: &[u8], owners: std::ops::Range<u64>) {
+    let mut expected = Vec::new();
+    for owner in owners {
+        Reply::Pong { owner }.encode(&mut expected);
+    }
+    assert!(bytes == expected, "{} bytes", bytes.len());
+}
+
+/// Sessions that each send a burst at once, and get every answer.
+fn serve_bursts(world: &mut World, sessions: usize, pings_each: u64) {
+    let mut clients = Vec::new();
+    for _ in 0..sessions {
+        let mut client = world.connect();
+        client.write_all(&pings(1..pings_each + 1)).unwrap();
+        clients.push(client);
+        if clients.len() % 64 == 0 {
+            // The listener's backlog holds no more.
+            world.turn();
+        }
+    }
+    for client in &mut clients {
+        let replies = world.read(client, pings_each as usize * PONG_BYTES);
+        assert_pongs(&replies, 1..pings_each + 1);
+    }
+    let counters = *world.event_loop.worker.session_counters();
+    assert_eq!(counters.requests, sessions as u64 * pings_each);
+    assert_eq!((counters.broken, counters.closed_on_error), (0, 0));
+    drop(clients);
+    world.turns_until("all closed", |event_loop| {
+        event_loop.worker.session_count() == 0
+    });
+}
+
+/// Scenario 21.
+#[test]
+fn an_empty_buffer_pool_disconnects_nobody_and_loses_nothing() {
+    let mut world = World::new(
+        RingOptions {
+            buffers: 4,
+            buffer_bytes: 64,
+            ..options()
+        },
+        config(),
+    );
+    serve_bursts(&mut world, 200, 50);
+    assert!(world.counters().buffers_exhausted > 0);
+}
+
+/// More completions at a time than the queue holds: the kernel keeps them, and ends
+/// what was to go on by itself.
+#[test]
+fn a_full_completion_queue_loses_nothing() {
+    let mut world = World::new(
+        RingOptions {
+            submissions: 4,
+            completions: 4,
+            buffers: 128,
+            buffer_bytes: 64,
+            ..options()
+        },
+        config(),
+    );
+    serve_bursts(&mut world, 40, 100);
+    let counters = world.counters();
+    assert!(counters.overflows > 0);
+    assert!(counters.receives_rearmed > 0);
+    assert!(counters.accepts_rearmed > 0);
+}
+
+#[test]
+fn a_kernel_without_deferred_completions_is_served_too() {
+    let mut world = World::new(
+        RingOptions {
+            defer_taskrun: false,
+            ..options()
+        },
+        config(),
+    );
+    serve_bursts(&mut world, 20, 300);
+}
+
+/// Scenario 23, first half: a client that writes and does not read fills its
+/// socket, then is not read any more; once it reads, it gets every answer.
+#[test]
+fn short_sends_are_finished_and_paused_input_is_resumed() {
+    for buffer_bytes in [64, 4096] {
+        let mut config = config();
+        config.output_soft_limit_bytes = 10_000;
+        let mut world = World::new(
+            RingOptions {
+                buffer_bytes,
+                ..options()
+            },
+            config,
+        );
+        let mut client = world.connect();
+        SockRef::from(&client).set_recv_buffer_size(4096).unwrap();
+        let asked = pings(1..200_001);
+        let mut written = 0;
+        world.turns_until("replies are stuck, input is paused", |event_loop| {
+            write_some(&mut client, &asked, &mut written);
+            let counters = event_loop.counters();
+            counters.short_sends > 0 && counters.receives_paused > 0
+        });
+        let mut replies = Vec::new();
+        world.turns_until("every answer", |_| {
+            write_some(&mut client, &asked, &mut written);
+            assert!(!read_some(&mut client, &mut replies), "closed");
+            replies.len() == 200_000 * PONG_BYTES
+        });
+        assert_pongs(&replies, 1..200_001);
+    }
+}
+
+/// A session that is given up on: whatever the kernel still does for it is ended,
+/// its slot and its buffer come back, and what comes late reaches nobody.
+#[test]
+fn a_close_ends_what_the_kernel_still_does() {
+    let mut config = config();
+    config.output_soft_limit_bytes = 10_000;
+    config.peer_timeout_ms = 50;
+    let mut world = World::new(options(), config);
+    for round in 1..=3 {
+        let before = world.counters();
+        let mut client = world.connect();
+        SockRef::from(&client).set_recv_buffer_size(4096).unwrap();
+        let asked = pings(1..100_001);
+        let mut written = 0;
+        world.turns_until("the client is given up on", |event_loop| {
+            if event_loop.counters().receives_paused == before.receives_paused {
+                write_some(&mut client, &asked, &mut written);
+            }
+            let given_up = event_loop.worker.session_counters().stalled == round;
+            given_up && event_loop.worker.session_count() == 0
+        });
+        assert!(world.counters().cancelled > before.cancelled, "the send");
+        let mut next = world.connect();
+        next.write_all(&pings(7..8)).unwrap();
+        assert_pongs(&world.read(&mut next, PONG_BYTES), 7..8);
+        drop(next);
+        world.turns_until("nothing is open", |event_loop| {
+            event_loop.ring.open_files == 0
+        });
+    }
+}
+
+#[test]
+fn a_close_ends_a_receive() {
+    let mut config = config();
+    config.linger_bytes = 100;
+    config.linger_ms = 10 * PATIENCE_MS;
+    let mut world = World::new(options(), config);
+    let mut client = world.connect();
+    client.write_all(b"Z").unwrap();
+    let refusal = world.read_to_end(&mut client);
+    assert_eq!((refusal[0], refusal.len()), (b'E', 11));
+    assert_eq!(world.sessions(), 1, "it lingers");
+    client.write_all(&[b'x'; 101]).unwrap();
+    world.turns_until("closed", |event_loop| event_loop.ring.open_files == 0);
+    assert_eq!(world.sessions(), 0);
+    assert_eq!(world.counters().cancelled, 1);
+}
+
+/// Scenario 22: who finds no slot is turned away at once; who has one is served,
+/// and the next in line gets the one that becomes free.
+#[test]
+fn connections_over_the_table_s_size_are_turned_away() {
+    let mut world = World::new(
+        RingOptions {
+            files: 3,
+            ..options()
+        },
+        config(),
+    );
+    let mut clients: Vec<TcpStream> = (0..10).map(|_| world.connect()).collect();
+    world.turns_until("seven are turned away", |event_loop| {
+        event_loop.counters().turned_away == 7
+    });
+    assert_eq!(world.sessions(), 3);
+    for client in &mut clients[3..] {
+        assert!(world.read_to_end(client).is_empty());
+    }
+    for client in &mut clients[..3] {
+        client.write_all(&pings(1..2)).unwrap();
+        assert_pongs(&world.read(client, PONG_BYTES), 1..2);
+    }
+    clients.remove(0);
+    world.turns_until("one has left", |event_loop| event_loop.ring.open_files == 2);
+    let mut next = world.connect();
+    next.write_all(&pings(5..6)).unwrap();
+    assert_pongs(&world.read(&mut next, PONG_BYTES), 5..6);
+    assert_eq!(world.counters().accept_rests, 0);
+}
+
+/// The kernel has no room, and nothing of ours is to blame: accepting rests, which
+/// takes no turns meanwhile, and goes on.
+#[test]
+fn accepting_rests_while_the_kernel_has_no_room() {
+    for error in [Errno::NFILE, Errno::MFILE, Errno::NOBUFS, Errno::NOMEM] {
+        let mut world = World::unstarted(options(), config());
+        world.event_loop.ring.enable().unwrap();
+        let mut client = world.connect();
+        world.event_loop.handle(Completion::Accepted {
+            listener: 0,
+            outcome: Err(error),
+            armed: false,
+        });
+        assert_eq!(world.counters().accept_rests, 1);
+        let before = world.event_loop.listeners[0].rest_until;
+        let sleep = world.event_loop.sleep_for().unwrap();
+        assert!(sleep <= Duration::from_millis(ACCEPT_REST_MS));
+        world.turns_until("it accepts again", |event_loop| {
+            event_loop.worker.session_count() == 1
+        });
+        assert!(clock::now() >= before);
+        client.write_all(&pings(1..2)).unwrap();
+        assert_pongs(&world.read(&mut client, PONG_BYTES), 1..2);
+    }
+}
+
+/// A connection that is reset while it waits to be accepted, and one whose accept
+/// fails for a reason of its own, harm nobody.
+#[test]
+fn a_failed_accept_of_one_connection_is_followed_by_the_next() {
+    let mut world = World::new(options(), config());
+    let gone = world.connect();
+    SockRef::from(&gone)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(gone);
+    let mut client = world.connect();
+    client.write_all(&pings(1..2)).unwrap();
+    assert_pongs(&world.read(&mut client, PONG_BYTES), 1..2);
+}
+
+#[test]
+fn a_client_that_ends_its_side_gets_what_it_is_owed() {
+    let mut world = World::new(options(), config());
+    let mut client = world.connect();
+    client.write_all(&pings(1..101)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let replies = world.read_to_end(&mut client);
+    assert_pongs(&replies, 1..101);
+    world.turns_until("closed", |event_loop| event_loop.ring.open_files == 0);
+    assert_eq!(
+        world.event_loop.worker.session_counters().ended_by_client,
+        1
+    );
+}
+
+#[test]
+fn unix_listeners_are_served() {
+    let name = format!("leasehold/test/{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let listener = Listener::Unix(mio::net::UnixListener::from_std(listener));
+    let (mut event_loop, control) = new_loop(listener, options(), config());
+    let serving = std::thread::spawn(move || event_loop.run());
+    let mut client = UnixStream::connect_addr(&address).unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_millis(PATIENCE_MS)))
+        .unwrap();
+    client.write_all(&pings(1..1_001)).unwrap();
+    let mut replies = vec![0; 1_000 * PONG_BYTES];
+    client.read_exact(&mut replies).unwrap();
+    assert_pongs(&replies, 1..1_001);
+    // Sleeping without end, the loop hears of its drain.
+    control.drain(0).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    drop(client);
+    serving.join().unwrap().unwrap();
+    assert!(UnixStream::connect_addr(&address).is_err());
+}
+
+/// A loop that ends before its peers lets go of them, although the kernel was
+/// still sending and receiving.
+#[test]
+fn a_loop_that_ends_early_leaves_nothing_behind() {
+    let mut config = config();
+    config.output_soft_limit_bytes = 10_000;
+    let mut world = World::new(options(), config);
+    let mut idle = world.connect();
+    let mut stuck = world.connect();
+    SockRef::from(&stuck).set_recv_buffer_size(4096).unwrap();
+    let (asked, mut written) = (pings(1..100_001), 0);
+    world.turns_until("a send is stuck", |event_loop| {
+        write_some(&mut stuck, &asked, &mut written);
+        event_loop.counters().short_sends > 0 && event_loop.worker.session_count() == 2
+    });
+    drop(world);
+    idle.set_nonblocking(false).unwrap();
+    idle.set_read_timeout(Some(Duration::from_millis(PATIENCE_MS)))
+        .unwrap();
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+}
+
+/// What a client's socket takes of `all` from `written` on.
+fn write_some(client: &mut TcpStream, all: &[u8], written: &mut usize) {
+    if *written == all.len() {
+        return;
+    }
+    match client.write(&all[*written..]) {
+        Ok(count) => *written += count,
+        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+    }
+}
+
+/// Takes what has come; returns whether the connection is over.
+fn read_some(client: &mut TcpStream, bytes: &mut Vec<u8>) -> bool {
+    match client.read_to_end(bytes) {
+        Ok(_) => true,
+        // Closed with bytes of ours unread.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            false
+        }
+    }
+}
