@@ -62,6 +62,10 @@ impl World {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
+        // Accepted sockets have it from their listener: a few replies fill them.
+        SockRef::from(&listener)
+            .set_send_buffer_size(16 * 1024)
+            .unwrap();
         let listener = mio::net::TcpListener::from_std(listener);
         let (event_loop, _) = new_loop(Listener::Tcp(listener), options, config);
         World {
