@@ -174,7 +174,7 @@ fn impossible_values_are_refused_with_the_flag_s_name() {
     for (flag, values) in [
         ("--listen", "localhost:1 127.0.0.1 unix: x 127.0.0.1:1,"),
         ("--dlm-listen", "unix:/x 37373 on"),
-        ("--io", "uring poll EPOLL"),
+        ("--io", "poll EPOLL io_uring"),
         ("--shards", "0 2 -1 65537 two"),
         ("--admin-listen", "127.0.0.1:9327 none on"),
         ("--state-dir", "/var/lib/leasehold off"),

@@ -219,7 +219,7 @@ impl UringLoop {
     }
 
     fn sleep_for(&self) -> Option<Duration> {
-        if self.worker.has_work() {
+        if self.worker.has_work() || self.awaits_quick_send() {
             return Some(Duration::ZERO);
         }
         let resting = self
@@ -233,6 +233,14 @@ impl UringLoop {
             .min()?;
         let nanos = due.as_nanos().saturating_sub(clock::now().as_nanos());
         Some(Duration::from_nanos(nanos).min(MAX_SLEEP))
+    }
+
+    /// A session closes, or reads on, once a send is done that may say nothing when
+    /// it is: nobody would end the sleep for it.
+    fn awaits_quick_send(&self) -> bool {
+        self.ring
+            .quick_sends()
+            .any(|id| !self.worker.wants_input(id))
     }
 
     fn handle(&mut self, completion: Completion) {

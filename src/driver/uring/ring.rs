@@ -327,6 +327,11 @@ impl Ring {
         self.open_files >= self.files
     }
 
+    /// Sends that may end without a word: without a completion that ends a sleep.
+    pub(super) fn quick_sends(&self) -> impl Iterator<Item = SessionId> {
+        self.quick.iter().copied()
+    }
+
     /// System calls made.
     pub(super) fn enters(&self) -> u64 {
         self.enters

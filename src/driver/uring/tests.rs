@@ -59,15 +59,8 @@ impl World {
     }
 
     fn unstarted(options: RingOptions, config: WorkerConfig) -> World {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        listener.set_nonblocking(true).unwrap();
-        // Accepted sockets have it from their listener: a few replies fill them.
-        SockRef::from(&listener)
-            .set_send_buffer_size(16 * 1024)
-            .unwrap();
-        let listener = mio::net::TcpListener::from_std(listener);
-        let (event_loop, _) = new_loop(Listener::Tcp(listener), options, config);
+        let (listener, address) = listen();
+        let (event_loop, _) = new_loop(listener, options, config);
         World {
             event_loop,
             address,
@@ -122,6 +115,18 @@ impl World {
     fn sessions(&self) -> usize {
         self.event_loop.worker.session_count()
     }
+}
+
+/// A listener whose connections' sockets are full after a few replies: they have
+/// their options from it.
+fn listen() -> (Listener, std::net::SocketAddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let socket = SockRef::from(&listener);
+    socket.set_send_buffer_size(16 * 1024).unwrap();
+    let listener = mio::net::TcpListener::from_std(listener);
+    (Listener::Tcp(listener), address)
 }
 
 fn new_loop(
@@ -395,6 +400,34 @@ fn a_client_that_ends_its_side_gets_what_it_is_owed() {
         world.event_loop.worker.session_counters().ended_by_client,
         1
     );
+}
+
+/// A send that the kernel finishes says nothing; a loop that sleeps without end must
+/// still do what waits for it: close, or read on.
+#[test]
+fn what_waits_for_a_send_is_done_before_the_loop_sleeps() {
+    let mut config = config();
+    config.output_soft_limit_bytes = 100;
+    let (listener, address) = listen();
+    let (mut event_loop, control) = new_loop(listener, options(), config);
+    let serving = std::thread::spawn(move || event_loop.run());
+    for pings_each in [1, 20, 2_000] {
+        let mut client = TcpStream::connect(address).unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_millis(PATIENCE_MS)))
+            .unwrap();
+        client.write_all(&pings(1..pings_each + 1)).unwrap();
+        let mut replies = vec![0; pings_each as usize * PONG_BYTES];
+        client.read_exact(&mut replies).unwrap();
+        assert_pongs(&replies, 1..pings_each + 1);
+        client.write_all(&pings(1..pings_each + 1)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        replies.clear();
+        client.read_to_end(&mut replies).unwrap();
+        assert_pongs(&replies, 1..pings_each + 1);
+    }
+    control.drain(0).unwrap();
+    serving.join().unwrap().unwrap();
 }
 
 #[test]
