@@ -126,7 +126,7 @@ fn a_bad_flag_is_one_line_that_names_it_and_status_2() {
     for (arguments, name) in [
         ("serve --shards 2", "--shards"),
         ("serve --shards 0", "--shards"),
-        ("serve --io uring", "--io"),
+        ("serve --io poll", "--io"),
         ("serve --max-lease 0", "--max-lease"),
         ("serve --max-keys=-1", "--max-keys"),
         ("serve --max-keys", "--max-keys"),
