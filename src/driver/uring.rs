@@ -9,6 +9,7 @@
 mod buffers;
 mod probe;
 mod ring;
+mod setup;
 #[cfg(test)]
 mod tests;
 mod user_data;
@@ -33,8 +34,8 @@ use crate::engine::time::Time;
 use crate::ids::SessionId;
 use crate::stats::RingCounters;
 use crate::worker::{Action, PeerEnd, Protocol, Worker};
-pub(super) use ring::RingOptions;
 use ring::{Completion, DirectFd, Received, Ring};
+pub(super) use setup::RingOptions;
 
 /// Longest sleep while anything is timed: the ring's time-outs do not count
 /// suspend, the deadlines do.

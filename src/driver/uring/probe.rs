@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::ring::{Completion, DirectFd, Received, Ring, RingOptions};
+use super::ring::{Completion, DirectFd, Received, Ring};
+use super::setup::{RingOptions, Way};
 use crate::clock;
 use crate::ids::SessionId;
 
@@ -37,7 +38,7 @@ pub(in super::super) fn probe() -> Result<(), String> {
         buffers: 2,
         buffer_bytes: 64,
         files: 2,
-        defer_taskrun: true,
+        way: Way::Deferred,
     };
     let ring = Ring::new(options, 0).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -15,54 +15,11 @@ use std::time::Duration;
 use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
 use super::buffers::{self, Buffers, Chunk};
+use super::setup::{self, RingOptions, Way};
 use super::user_data::Op;
 use crate::ids::SessionId;
-
-/// Sizes of a ring and its tables.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct RingOptions {
-    /// Operations handed over at a time.
-    pub(super) submissions: u32,
-    /// Completions that wait to be looked at; more of them are held by the kernel.
-    pub(super) completions: u32,
-    /// Receive buffers, a power of two.
-    pub(super) buffers: u16,
-    /// Size of each of them.
-    pub(super) buffer_bytes: u32,
-    /// Most connections that are open at a time.
-    pub(super) files: u32,
-    /// Let completions be run only when the loop asks for them, if the kernel can
-    /// (6.1): 16 to 28 % cheaper when requests are pipelined.
-    pub(super) defer_taskrun: bool,
-}
-
-/// Slots for connections that are being turned away, beside those of `--max-connections`.
-const SPARE_FILES: u32 = 64;
-/// The kernel allows no more (IORING_MAX_FIXED_FILES, io_uring/rsrc.c).
-const MAX_FILES: u32 = 1 << 20;
-
-impl RingOptions {
-    /// What a loop needs for that many connections, as far as RLIMIT_NOFILE, which
-    /// counts for a ring's table too, allows.
-    pub(in super::super) fn new(max_connections: u32) -> RingOptions {
-        let limit = getrlimit(Resource::Nofile).current;
-        let limit = u32::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
-        RingOptions {
-            submissions: 1024,
-            completions: 4096,
-            buffers: 512,
-            buffer_bytes: 4096,
-            files: max_connections
-                .saturating_add(SPARE_FILES)
-                .min(limit)
-                .min(MAX_FILES),
-            defer_taskrun: true,
-        }
-    }
-}
 
 /// An accepted connection: a slot of the ring's table. Goes back by [`Ring::close`].
 #[derive(Debug)]
@@ -161,7 +118,7 @@ pub(super) struct Ring {
     reaped: Vec<cqueue::Entry>,
     not_sends: Vec<Completion>,
     loop_index: u16,
-    defers: bool,
+    way: Way,
     files: u32,
     /// Slots of the table that are taken.
     pub(super) open_files: u32,
@@ -176,12 +133,11 @@ impl Ring {
     /// # Errors
     /// The kernel has no io_uring, forbids it, or lacks one of its features.
     pub(super) fn new(options: RingOptions, loop_index: u16) -> io::Result<Ring> {
-        let (io, defers) = match build(options, options.defer_taskrun) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput && options.defer_taskrun => {
-                (build(options, false)?, false)
-            }
-            built => (built?, options.defer_taskrun),
-        };
+        Ring::build(options, loop_index).map_err(setup::name_the_limit)
+    }
+
+    fn build(options: RingOptions, loop_index: u16) -> io::Result<Ring> {
+        let (io, way) = setup::build(options)?;
         let params = io.params();
         if !(params.is_feature_nodrop()
             && params.is_feature_ext_arg()
@@ -200,7 +156,7 @@ impl Ring {
             reaped: Vec::new(),
             not_sends: Vec::new(),
             loop_index,
-            defers,
+            way,
             files: options.files,
             open_files: 0,
             enters: 0,
@@ -589,33 +545,14 @@ impl Drop for Ring {
 impl fmt::Display for Ring {
     /// How it was set up.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let defer = if self.defers {
-            "with DEFER_TASKRUN"
-        } else {
-            "without DEFER_TASKRUN, which this kernel lacks"
-        };
         write!(
             f,
-            "io_uring {defer}, {} slots for connections, {}",
-            self.files, self.buffers
+            "io_uring {}, {} slots for connections, {}",
+            self.way.describe(),
+            self.files,
+            self.buffers
         )
     }
-}
-
-fn build(options: RingOptions, defer_taskrun: bool) -> io::Result<IoUring> {
-    let mut builder = IoUring::builder();
-    builder
-        .setup_clamp()
-        .setup_cqsize(options.completions)
-        .setup_submit_all()
-        .setup_coop_taskrun()
-        .setup_single_issuer()
-        // The loop's thread enables it, and becomes its one issuer.
-        .setup_r_disabled();
-    if defer_taskrun {
-        builder.setup_defer_taskrun();
-    }
-    builder.build(options.submissions)
 }
 
 /// Returns whether the queue had room.

@@ -11,6 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use clap::Parser;
 use socket2::SockRef;
 
+use super::setup::Way;
 use super::*;
 use crate::config::ServeArgs;
 use crate::driver::{identity_files, worker_config};
@@ -31,7 +32,7 @@ fn options() -> RingOptions {
         buffers: 64,
         buffer_bytes: 1024,
         files: 300,
-        defer_taskrun: true,
+        way: Way::Deferred,
     }
 }
 
@@ -221,16 +222,13 @@ fn a_full_completion_queue_loses_nothing() {
     assert!(counters.accepts_rearmed > 0);
 }
 
+/// As older kernels do it.
 #[test]
-fn a_kernel_without_deferred_completions_is_served_too() {
-    let mut world = World::new(
-        RingOptions {
-            defer_taskrun: false,
-            ..options()
-        },
-        config(),
-    );
-    serve_bursts(&mut world, 20, 300);
+fn every_way_of_a_ring_serves() {
+    for way in [Way::OneIssuer, Way::Plain] {
+        let mut world = World::new(RingOptions { way, ..options() }, config());
+        serve_bursts(&mut world, 20, 300);
+    }
 }
 
 /// Scenario 23, first half: a client that writes and does not read fills its
