@@ -68,10 +68,14 @@ pub struct SessionCounters {
 pub struct RingCounters {
     /// System calls, sleeps included.
     pub enters: u64,
+    /// System calls that the kernel had no room for; what they asked was asked again.
+    pub refused_enters: u64,
     /// Completions looked at.
     pub completions: u64,
     /// Looks at the completion queue that found the kernel holding more of them back.
     pub overflows: u64,
+    /// Operations that had to wait for room in the submission queue.
+    pub queue_full: u64,
     /// Receives that found no buffer; each began again.
     pub buffers_exhausted: u64,
     /// Receives that the kernel ended by itself; each began again.
@@ -82,6 +86,9 @@ pub struct RingCounters {
     pub short_sends: u64,
     /// Operations that a close had to cancel.
     pub cancelled: u64,
+    /// Cancels that found nothing to cancel, or came at the wrong moment; each was
+    /// tried again as long as it was needed.
+    pub not_cancelled: u64,
     /// Accepts that the kernel ended; each began again.
     pub accepts_rearmed: u64,
     /// Connections turned away, every slot being taken.

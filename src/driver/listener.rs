@@ -329,20 +329,7 @@ impl Acceptor {
                 self.log.turned_away(now, &error);
                 self.turn_one_away(now)
             }
-            // accept(2): errors pending on the new connection; the listener is well.
-            Some(
-                Errno::CONNABORTED
-                | Errno::INTR
-                | Errno::PERM
-                | Errno::PROTO
-                | Errno::NETDOWN
-                | Errno::NOPROTOOPT
-                | Errno::HOSTDOWN
-                | Errno::NONET
-                | Errno::HOSTUNREACH
-                | Errno::OPNOTSUPP
-                | Errno::NETUNREACH,
-            ) => Accepted::Lost,
+            Some(error) if is_of_one_connection(error) => Accepted::Lost,
             // No memory, or what nobody foresaw: the connection is still there, and
             // trying it without a pause would spin.
             _ => {
@@ -367,6 +354,25 @@ impl Acceptor {
             Accepted::Lost
         }
     }
+}
+
+/// Whether accepting failed because of the connection that was to be accepted: the
+/// listener is well, and goes on with the next (accept(2)).
+pub(super) fn is_of_one_connection(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNABORTED
+            | Errno::INTR
+            | Errno::PERM
+            | Errno::PROTO
+            | Errno::NETDOWN
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::OPNOTSUPP
+            | Errno::NETUNREACH
+    )
 }
 
 /// Says why accepting fails, within reason: a storm of connections must not become

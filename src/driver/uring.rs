@@ -28,13 +28,13 @@ use super::connections::Connections;
 use super::control::Control;
 use super::drain::{Drain, Step};
 use super::identity_files::IdentityPort;
-use super::listener::{ACCEPT_REST_MS, AcceptLog, Listener};
+use super::listener::{ACCEPT_REST_MS, AcceptLog, Listener, is_of_one_connection};
 use crate::clock;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
 use crate::stats::RingCounters;
 use crate::worker::{Action, PeerEnd, Protocol, Worker};
-use ring::{Completion, DirectFd, Received, Ring};
+use ring::{Accepted, Completion, DirectFd, Received, Ring};
 pub(super) use setup::RingOptions;
 
 /// Longest sleep while anything is timed: the ring's time-outs do not count
@@ -185,11 +185,7 @@ impl UringLoop {
 
     /// What happened to the ring since the start.
     pub(super) fn counters(&self) -> RingCounters {
-        RingCounters {
-            enters: self.ring.enters(),
-            overflows: self.ring.overflows(),
-            ..self.counters
-        }
+        self.ring.count(self.counters)
     }
 
     /// Follows orders and moves a drain on. Returns whether the loop is over.
@@ -262,7 +258,10 @@ impl UringLoop {
                 }
                 self.close_if_idle(id);
             }
-            Completion::NotCancelled { id } => self.uncancelled.push(id),
+            Completion::NotCancelled { id } => {
+                self.counters.not_cancelled += 1;
+                self.uncancelled.push(id);
+            }
             Completion::Closed { id } => {
                 self.connections.remove(id);
                 self.worker.handle_closed(id);
@@ -272,7 +271,7 @@ impl UringLoop {
         }
     }
 
-    fn handle_accepted(&mut self, index: usize, outcome: Result<DirectFd, Errno>, armed: bool) {
+    fn handle_accepted(&mut self, index: usize, outcome: Accepted, armed: bool) {
         let now = clock::now();
         let listening = &mut self.listeners[index];
         listening.armed = armed;
@@ -282,30 +281,29 @@ impl UringLoop {
             } else {
                 listening.listener = None;
             }
-            if let Ok(fd) = outcome {
+            if let Accepted::Connection(fd) = outcome {
                 self.ring.discard(fd);
             }
             return;
         }
         self.counters.accepts_rearmed += u64::from(!armed);
         match outcome {
-            Ok(fd) => {
+            Accepted::Connection(fd) => {
                 let protocol = listening.protocol;
                 self.open(fd, protocol, now);
             }
-            // The kernel has closed the connection that it had no slot for.
-            Err(Errno::NFILE) if self.ring.is_full() => {
+            Accepted::NoSlot => {
                 self.counters.turned_away += 1;
                 let why = "every slot for a connection is taken";
                 self.accept_log.turned_away(now, &why);
             }
-            Err(error @ (Errno::NFILE | Errno::MFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+            Accepted::Failed(error) if is_of_one_connection(error) => {}
+            // No room, or what nobody foresaw: trying it without a pause would spin.
+            Accepted::Failed(error) => {
                 self.counters.accept_rests += 1;
                 listening.rest_until = now.plus_millis(ACCEPT_REST_MS);
                 self.accept_log.rested(now, &error);
             }
-            // accept(2): errors pending on the new connection; the listener is well.
-            Err(_) => {}
         }
     }
 

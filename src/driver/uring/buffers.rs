@@ -66,6 +66,11 @@ impl Buffers {
         Ok(buffers)
     }
 
+    /// How many buffers there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.into()
+    }
+
     /// What a completion says was received into `buffer`.
     pub(super) fn chunk(&self, buffer: u16, filled_bytes: usize) -> Chunk {
         assert!(buffer < self.count && filled_bytes <= self.buffer_bytes as usize);

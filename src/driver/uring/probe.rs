@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::ring::{Completion, DirectFd, Received, Ring};
+use super::ring::{Accepted, Completion, DirectFd, Received, Ring};
 use super::setup::{RingOptions, Way};
 use crate::clock;
 use crate::ids::SessionId;
@@ -117,7 +117,7 @@ impl Trial {
     fn accept(&mut self) -> io::Result<DirectFd> {
         match self.next("multishot accept")? {
             Completion::Accepted {
-                outcome: Ok(fd),
+                outcome: Accepted::Connection(fd),
                 armed: true,
                 ..
             } => Ok(fd),

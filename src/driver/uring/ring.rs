@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
+use log::warn;
 use rustix::io::Errno;
 
 use super::buffers::{self, Buffers, Chunk};
 use super::setup::{self, RingOptions, Way};
 use super::user_data::Op;
 use crate::ids::SessionId;
+use crate::stats::RingCounters;
 
 /// An accepted connection: a slot of the ring's table. Goes back by [`Ring::close`].
 #[derive(Debug)]
@@ -32,7 +34,7 @@ pub(super) enum Completion {
     /// A listener has a connection, or could not accept one.
     Accepted {
         listener: usize,
-        outcome: Result<DirectFd, Errno>,
+        outcome: Accepted,
         /// It goes on accepting.
         armed: bool,
     },
@@ -62,6 +64,17 @@ pub(super) enum Completion {
         /// It goes on being watched.
         armed: bool,
     },
+}
+
+/// What accepting brought.
+#[derive(Debug)]
+pub(super) enum Accepted {
+    /// A connection.
+    Connection(DirectFd),
+    /// A connection that the kernel has closed: every slot was taken.
+    NoSlot,
+    /// No connection.
+    Failed(Errno),
 }
 
 /// What a receive brought.
@@ -123,7 +136,9 @@ pub(super) struct Ring {
     /// Slots of the table that are taken.
     pub(super) open_files: u32,
     enters: u64,
+    refused_enters: u64,
     overflows: u64,
+    queue_full: u64,
     enabled: bool,
 }
 
@@ -160,7 +175,9 @@ impl Ring {
             files: options.files,
             open_files: 0,
             enters: 0,
+            refused_enters: 0,
             overflows: 0,
+            queue_full: 0,
             enabled: false,
         })
     }
@@ -278,9 +295,9 @@ impl Ring {
         self.buffers.give_back(chunk);
     }
 
-    /// Whether every slot for a connection is taken.
-    pub(super) fn is_full(&self) -> bool {
-        self.open_files >= self.files
+    /// How many buffers there are.
+    pub(super) fn buffer_count(&self) -> usize {
+        self.buffers.count()
     }
 
     /// Sends that may end without a word: without a completion that ends a sleep.
@@ -288,15 +305,15 @@ impl Ring {
         self.quick.iter().copied()
     }
 
-    /// System calls made.
-    pub(super) fn enters(&self) -> u64 {
-        self.enters
-    }
-
-    /// How often the completion queue was too small, so that the kernel held
-    /// completions back.
-    pub(super) fn overflows(&self) -> u64 {
-        self.overflows
+    /// Fills in what the ring itself counts.
+    pub(super) fn count(&self, counters: RingCounters) -> RingCounters {
+        RingCounters {
+            enters: self.enters,
+            refused_enters: self.refused_enters,
+            overflows: self.overflows,
+            queue_full: self.queue_full,
+            ..counters
+        }
     }
 
     /// Hands over what was asked, and sleeps until something is done or the time is
@@ -376,8 +393,7 @@ impl Ring {
         Some(
             match Op::from_user_data(entry.user_data(), self.loop_index) {
                 Op::Accept(listener) => {
-                    let outcome = outcome.map(DirectFd);
-                    self.open_files += u32::from(outcome.is_ok());
+                    let outcome = self.accepted(outcome);
                     Completion::Accepted {
                         listener,
                         outcome,
@@ -398,11 +414,11 @@ impl Ring {
                     outcome: outcome.map(drop),
                 },
                 Op::Close(id) => {
-                    self.open_files -= 1;
+                    self.closed(outcome);
                     Completion::Closed { id }
                 }
                 Op::Discard => {
-                    self.open_files -= 1;
+                    self.closed(outcome);
                     return None;
                 }
                 Op::Cancel(id) => Completion::NotCancelled { id },
@@ -410,6 +426,27 @@ impl Ring {
                 Op::Ignored => return None,
             },
         )
+    }
+
+    fn accepted(&mut self, outcome: Result<u32, Errno>) -> Accepted {
+        match outcome {
+            Ok(slot) => {
+                self.open_files += 1;
+                Accepted::Connection(DirectFd(slot))
+            }
+            // Told apart here, in the completions' order: a slot that a later one of
+            // this turn gives back was not free yet.
+            Err(Errno::NFILE) if self.open_files >= self.files => Accepted::NoSlot,
+            Err(error) => Accepted::Failed(error),
+        }
+    }
+
+    fn closed(&mut self, outcome: Result<u32, Errno>) {
+        match outcome {
+            Ok(_) => self.open_files -= 1,
+            // It stays taken.
+            Err(error) => warn!("a connection's slot is lost, it cannot be closed: {error}"),
+        }
     }
 
     fn received(&mut self, outcome: Result<u32, Errno>, buffer: Option<u16>) -> Received {
@@ -433,14 +470,15 @@ impl Ring {
         let Some(Some(send)) = self.sends.get_mut(slot) else {
             unreachable!("a send is kept until its completion");
         };
-        let was_quick = send.state == SendState::Quick;
+        assert!(send.id == id && send.state != SendState::Idle);
         send.state = SendState::Idle;
         match outcome {
             Ok(count) => {
                 send.sent += count as usize;
                 Ok(count as usize)
             }
-            Err(Errno::AGAIN) if was_quick => Ok(0),
+            // No room yet, or a signal came first.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(error) => Err(error),
         }
     }
@@ -486,6 +524,7 @@ impl Ring {
     fn push(&mut self, entry: squeue::Entry, op: Op) {
         let entry = entry.user_data(op.to_user_data());
         if !(self.unqueued.is_empty() && push_entry(&mut self.io, &entry)) {
+            self.queue_full += 1;
             self.unqueued.push_back(entry);
         }
     }
@@ -509,13 +548,30 @@ impl Ring {
                 submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
             }
         };
-        match entered.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(_) => Ok(()),
-            // Time is over, a signal came, or the kernel has no room for now: each is
-            // seen by what the next turn finds.
-            Err((Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY), _)) => Ok(()),
-            Err((_, error)) => Err(error),
-        }
+        let dropped = self.io.completion().overflow();
+        self.refused_enters += u64::from(was_refused(entered, dropped)?);
+        Ok(())
+    }
+}
+
+/// Whether the kernel had no room for what was asked; the next turn asks again. A
+/// call that ended because time was over or a signal came did what it could.
+///
+/// # Errors
+/// The ring cannot go on.
+fn was_refused(entered: io::Result<usize>, dropped_completions: u32) -> io::Result<bool> {
+    let error_number = entered.as_ref().err().and_then(io::Error::raw_os_error);
+    if dropped_completions > 0 || error_number == Some(libc::EBADR) {
+        // Nobody can tell whose it was, or what has not happened because of it.
+        return Err(io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            "the kernel had no memory to keep a completion: one is lost",
+        ));
+    }
+    match error_number {
+        Some(libc::ETIME | libc::EINTR) => Ok(false),
+        Some(libc::EAGAIN | libc::EBUSY) => Ok(true),
+        _ => entered.map(|_| false),
     }
 }
 
@@ -561,5 +617,31 @@ fn push_entry(io: &mut IoUring, entry: &squeue::Entry) -> bool {
     #[allow(unsafe_code)]
     unsafe {
         io.submission().push(entry).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn only_what_no_turn_can_mend_ends_the_loop() {
+        let failed = |number| Err(io::Error::from_raw_os_error(number));
+        assert!(!was_refused(Ok(3), 0).unwrap());
+        for number in [libc::ETIME, libc::EINTR] {
+            assert!(!was_refused(failed(number), 0).unwrap());
+        }
+        for number in [libc::EAGAIN, libc::EBUSY] {
+            assert!(was_refused(failed(number), 0).unwrap());
+        }
+        for number in [libc::EBADF, libc::EEXIST, libc::EINVAL, libc::EFAULT] {
+            let error = was_refused(failed(number), 0).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(number));
+        }
+        for lost in [was_refused(failed(libc::EBADR), 0), was_refused(Ok(3), 1)] {
+            assert!(lost.unwrap_err().to_string().contains("lost"));
+        }
     }
 }

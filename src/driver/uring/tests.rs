@@ -347,13 +347,14 @@ fn connections_over_the_table_s_size_are_turned_away() {
 /// takes no turns meanwhile, and goes on.
 #[test]
 fn accepting_rests_while_the_kernel_has_no_room() {
-    for error in [Errno::NFILE, Errno::MFILE, Errno::NOBUFS, Errno::NOMEM] {
+    let unforeseen = Errno::INVAL;
+    for error in [Errno::NFILE, Errno::MFILE, Errno::NOBUFS, unforeseen] {
         let mut world = World::unstarted(options(), config());
         world.event_loop.ring.enable().unwrap();
         let mut client = world.connect();
         world.event_loop.handle(Completion::Accepted {
             listener: 0,
-            outcome: Err(error),
+            outcome: Accepted::Failed(error),
             armed: false,
         });
         assert_eq!(world.counters().accept_rests, 1);
