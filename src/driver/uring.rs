@@ -14,6 +14,7 @@ mod setup;
 mod tests;
 mod user_data;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ struct Connection {
     /// `None` once it is being closed.
     fd: Option<DirectFd>,
     receiving: Receiving,
+    /// It was given a buffer since it was last armed.
+    fed: bool,
     /// A send is under way.
     sending: bool,
     /// It waits for the peer to take something.
@@ -77,7 +80,7 @@ enum Receiving {
     Armed,
     /// The kernel was told to stop; its last completion is still to come.
     Stopping,
-    /// Begins again when the turn's buffers are back.
+    /// Begins again when buffers are back and its turn has come.
     Starved,
     /// Nothing comes any more.
     Ended,
@@ -101,8 +104,10 @@ pub(super) struct UringLoop {
     connections: Connections<Connection>,
     /// What the kernel has done; kept for its allocation.
     completions: Vec<Completion>,
-    /// Sessions whose receive found no buffer.
-    starved: Vec<SessionId>,
+    /// Sessions whose receive found no buffer, in the order in which they begin again.
+    starved: VecDeque<SessionId>,
+    /// Those of this turn that were given none since they began; they go first.
+    unfed: Vec<SessionId>,
     /// Sessions of which an operation could not be cancelled at the first try.
     uncancelled: Vec<SessionId>,
     counters: RingCounters,
@@ -138,7 +143,8 @@ impl UringLoop {
             accept_log: AcceptLog::default(),
             connections: Connections::default(),
             completions: Vec::new(),
-            starved: Vec::new(),
+            starved: VecDeque::new(),
+            unfed: Vec::new(),
             uncancelled: Vec::new(),
             counters: RingCounters::default(),
             drain: Drain::new(Arc::clone(&control)),
@@ -216,7 +222,7 @@ impl UringLoop {
     }
 
     fn sleep_for(&self) -> Option<Duration> {
-        if self.worker.has_work() || self.awaits_quick_send() {
+        if self.worker.has_work() || !self.starved.is_empty() || self.awaits_quick_send() {
             return Some(Duration::ZERO);
         }
         let resting = self
@@ -316,6 +322,7 @@ impl UringLoop {
         let connection = Connection {
             fd: Some(fd),
             receiving: Receiving::Armed,
+            fed: false,
             sending: false,
             blocked: false,
             shutting_down: false,
@@ -338,6 +345,7 @@ impl UringLoop {
         match outcome {
             Received::Bytes(chunk) => {
                 self.counters.receives_rearmed += u64::from(!armed);
+                connection.fed = true;
                 let bytes = self.ring.bytes(&chunk);
                 self.worker.handle_received(id, bytes, clock::now());
                 self.ring.give_back(chunk);
@@ -349,7 +357,11 @@ impl UringLoop {
             }
             Received::NoBuffer => {
                 self.counters.buffers_exhausted += 1;
-                self.starved.push(id);
+                if connection.fed {
+                    self.starved.push_back(id);
+                } else {
+                    self.unfed.push(id);
+                }
             }
             Received::Cancelled => {}
         }
@@ -440,22 +452,27 @@ impl UringLoop {
             && let Some(fd) = &connection.fd
         {
             connection.receiving = Receiving::Armed;
+            connection.fed = false;
             self.ring.receive(fd, id);
         }
     }
 
-    /// All buffers of this turn are back: whoever found none goes on.
+    /// All buffers of this turn are back: as many of those that found none go on. The
+    /// first of them may take all that there are; the others keep their places.
     fn resume_starved(&mut self) {
-        let mut starved = std::mem::take(&mut self.starved);
-        for id in starved.drain(..) {
-            if let Some(connection) = self.connections.get_mut(id)
+        for id in self.unfed.drain(..).rev() {
+            self.starved.push_front(id);
+        }
+        let count = self.starved.len().min(self.ring.buffer_count());
+        for _ in 0..count {
+            if let Some(id) = self.starved.pop_front()
+                && let Some(connection) = self.connections.get_mut(id)
                 && connection.receiving == Receiving::Starved
             {
                 connection.receiving = Receiving::Idle;
                 self.resume_receiving(id);
             }
         }
-        self.starved = starved;
     }
 
     /// Ends what the kernel is doing for a session, then its connection.

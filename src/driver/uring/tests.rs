@@ -9,6 +9,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use clap::Parser;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
 use super::setup::Way;
@@ -189,16 +190,66 @@ fn serve_bursts(world: &mut World, sessions: usize, pings_each: u64) {
 /// Scenario 21.
 #[test]
 fn an_empty_buffer_pool_disconnects_nobody_and_loses_nothing() {
+    const SESSIONS: usize = 3_000;
+    let want_descriptors = 2 * SESSIONS as u64;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit
+        .current
+        .is_some_and(|current| current < want_descriptors)
+    {
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+    for (buffer_bytes, sessions, pings_each) in [(64, 200, 50), (512, SESSIONS, 100)] {
+        let mut world = World::new(
+            RingOptions {
+                buffers: 4,
+                buffer_bytes,
+                files: SESSIONS as u32,
+                ..options()
+            },
+            config(),
+        );
+        serve_bursts(&mut world, sessions, pings_each);
+        assert!(world.counters().buffers_exhausted > 0);
+    }
+}
+
+/// A session that could use all of a small pool all the time gets its share of it.
+#[test]
+fn a_session_that_floods_an_empty_pool_starves_nobody() {
     let mut world = World::new(
         RingOptions {
-            buffers: 4,
+            buffers: 2,
             buffer_bytes: 64,
             ..options()
         },
         config(),
     );
-    serve_bursts(&mut world, 200, 50);
-    assert!(world.counters().buffers_exhausted > 0);
+    const FLOODERS: usize = 4;
+    let flood = pings(1..1_001);
+    let mut flooders: Vec<(TcpStream, usize)> =
+        (0..FLOODERS).map(|_| (world.connect(), 0)).collect();
+    let mut quiet = world.connect();
+    for round in 1..=50 {
+        quiet.write_all(&pings(round..round + 1)).unwrap();
+        let (mut pong, mut turns) = (Vec::new(), 0);
+        while pong.len() < PONG_BYTES {
+            for (flooder, written) in &mut flooders {
+                write_some(flooder, &flood, written);
+                if *written == flood.len() {
+                    *written = 0;
+                }
+                assert!(!read_some(flooder, &mut Vec::new()));
+            }
+            world.turn();
+            assert!(!read_some(&mut quiet, &mut pong));
+            turns += 1;
+            assert!(turns < 100, "round {round}: never its turn");
+        }
+        assert_pongs(&pong, round..round + 1);
+    }
+    assert!(world.counters().buffers_exhausted > 50);
 }
 
 /// More completions at a time than the queue holds: the kernel keeps them, and ends
@@ -218,6 +269,7 @@ fn a_full_completion_queue_loses_nothing() {
     serve_bursts(&mut world, 40, 100);
     let counters = world.counters();
     assert!(counters.overflows > 0);
+    assert!(counters.queue_full > 0);
     assert!(counters.receives_rearmed > 0);
     assert!(counters.accepts_rearmed > 0);
 }
@@ -383,6 +435,84 @@ fn a_failed_accept_of_one_connection_is_followed_by_the_next() {
     let mut client = world.connect();
     client.write_all(&pings(1..2)).unwrap();
     assert_pongs(&world.read(&mut client, PONG_BYTES), 1..2);
+
+    // As if the kernel had said so of one.
+    for error in [Errno::CONNABORTED, Errno::PERM, Errno::PROTO] {
+        let mut world = World::unstarted(options(), config());
+        world.event_loop.ring.enable().unwrap();
+        let mut client = world.connect();
+        world.event_loop.handle(Completion::Accepted {
+            listener: 0,
+            outcome: Accepted::Failed(error),
+            armed: false,
+        });
+        client.write_all(&pings(1..2)).unwrap();
+        assert_pongs(&world.read(&mut client, PONG_BYTES), 1..2);
+        assert_eq!(world.counters().accept_rests, 0);
+    }
+}
+
+/// A cancel that comes when the kernel is between two steps of an operation finds
+/// nothing: it is tried again while the operation goes on, and then no more.
+#[test]
+fn a_cancel_that_found_nothing_is_tried_again_while_it_is_needed() {
+    let mut world = World::new(options(), config());
+    let mut client = world.connect();
+    client.write_all(&pings(1..2)).unwrap();
+    assert_pongs(&world.read(&mut client, PONG_BYTES), 1..2);
+    let id = SessionId::new(0, 0, 0);
+    // As after a cancel of which the kernel said that it found nothing.
+    let connection = world.event_loop.connections.get_mut(id).unwrap();
+    connection.receiving = Receiving::Stopping;
+    world.event_loop.handle(Completion::NotCancelled { id });
+    world.turns_until("it is cancelled and goes on", |event_loop| {
+        let connection = event_loop.connections.get_mut(id).unwrap();
+        connection.receiving == Receiving::Armed
+    });
+    client.write_all(&pings(2..3)).unwrap();
+    assert_pongs(&world.read(&mut client, PONG_BYTES), 2..3);
+    assert_eq!(world.counters().not_cancelled, 1);
+    // Of what is not under way, or no more, the kernel itself says so.
+    world.event_loop.ring.cancel_send(id);
+    world.turns_until("nothing is found", |event_loop| {
+        event_loop.counters().not_cancelled == 2
+    });
+    world.turn();
+    world.turn();
+    drop(client);
+    world.turns_until("closed", |event_loop| event_loop.ring.open_files == 0);
+    world.event_loop.ring.cancel_receive(id);
+    world.turns_until("nobody is found", |event_loop| {
+        event_loop.counters().not_cancelled == 3
+    });
+    world.turn();
+    world.turn();
+    assert_eq!(world.counters().not_cancelled, 3, "not tried again");
+}
+
+/// Scenario 49: what is timed by a clock that counts suspend is slept for in short
+/// pieces by one that does not.
+#[test]
+fn a_loop_never_sleeps_long_while_anything_is_timed() {
+    let mut world = World::new(options(), config());
+    assert_eq!(world.event_loop.sleep_for(), None, "nothing is timed");
+    let mut client = world.connect();
+    let mut acquire = Vec::new();
+    Request::Acquire {
+        owner: 1,
+        wait_ms: 0,
+        lease_ms: 200_000,
+        key: b"k",
+    }
+    .encode(&mut acquire);
+    client.write_all(&acquire).unwrap();
+    world.turns_until("a lease runs", |event_loop| {
+        event_loop.worker.engine().held() == 1
+    });
+    // The send is settled by the next.
+    world.turn();
+    let sleep = world.event_loop.sleep_for().unwrap();
+    assert_eq!(sleep, Duration::from_millis(100));
 }
 
 #[test]
