@@ -1,6 +1,7 @@
 //! The server as a program: its ready line, its exit codes, its drain, and the
 //! guard against a second one.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -13,7 +14,7 @@ use crate::common::wire::{Reply, acquire, acquire_ms, extend, ping, release};
 
 const LONG_S: u8 = 250;
 
-/// A server that must not start; what it said is one line that names `named`.
+/// A server that must not start; besides its log it said one line, which names `named`.
 fn assert_refuses(flags: &[&str], code: i32, named: &str) {
     let mut command = serve_command();
     command.args(["--dlm-listen", "off"]).args(flags);
@@ -22,11 +23,38 @@ fn assert_refuses(flags: &[&str], code: i32, named: &str) {
         Ok(_) => panic!("it starts with {flags:?}"),
     };
     assert_eq!(ended.code, Some(code), "{flags:?}: {}", ended.stderr);
-    // Listening beyond loopback is warned about, before it fails or not.
-    let lines = ended.stderr.lines().filter(|line| !line.contains("WARN"));
+    // A line of the log begins with its time, in brackets.
+    let lines = ended.stderr.lines().filter(|line| !line.starts_with('['));
     let lines: Vec<&str> = lines.collect();
     assert_eq!(lines.len(), 1, "{flags:?}: {lines:#?}");
     assert!(lines[0].contains(named), "{flags:?}: {lines:#?}");
+}
+
+/// Newer kernels count a ring's memory under RLIMIT_MEMLOCK, of users who are not
+/// above it; older ones do not, and the server starts.
+#[test]
+fn a_ring_that_a_limit_forbids_is_refused_with_the_limit_s_name() {
+    let serve =
+        r#"ulimit -l 16 && exec "$@" serve --listen 127.0.0.1:0 --dlm-listen off --io uring"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", serve, "sh"]);
+    if rustix::process::geteuid().is_root() {
+        command.args(["setpriv", "--bounding-set", "-ipc_lock"]);
+    }
+    command.arg(env!("CARGO_BIN_EXE_leasehold"));
+    match Server::launch(command) {
+        Ok(server) => assert!(server.ready_line().contains("io=uring")),
+        Err(ended) if ended.stderr.contains("setpriv: not found") => {
+            println!("skipped: {}", ended.stderr);
+        }
+        Err(ended) => {
+            assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+            assert!(ended.stderr.contains("--io uring: "), "{}", ended.stderr);
+            let is_forbidden = ["io_uring is forbidden", "RLIMIT_MEMLOCK is 16384"];
+            let named = is_forbidden.iter().any(|why| ended.stderr.contains(why));
+            assert!(named, "{}", ended.stderr);
+        }
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ const LARGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Tries everything the driver relies on: a ring with its tables, multishot accept
 /// into a direct descriptor, multishot receive into a pool of buffers, both kinds of
-/// sends, cancelling, closing.
+/// sends, cancelling, closing; and room for a loop's ring.
 ///
 /// # Errors
 /// What this kernel lacks or forbids.
@@ -40,17 +40,21 @@ pub(in super::super) fn probe() -> Result<(), String> {
         files: 2,
         way: Way::Deferred,
     };
-    let ring = Ring::new(options, 0).map_err(|error| match error.kind() {
+    let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
             format!("io_uring is forbidden here (kernel.io_uring_disabled, seccomp): {error}")
         }
         _ => format!("no io_uring with what is needed: {error}"),
-    })?;
+    };
+    let ring = Ring::new(options, 0).map_err(refused)?;
     let mut trial = Trial {
         ring,
         done: Vec::new(),
     };
-    trial.run().map_err(|error| error.to_string())
+    trial.run().map_err(|error| error.to_string())?;
+    // One as large as a loop's: that there is room for it is known now, while another
+    // driver can be chosen.
+    Ring::new(RingOptions::new(0), 0).map_err(refused).map(drop)
 }
 
 struct Trial {
