@@ -26,6 +26,17 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 const PONG_BYTES: usize = 10;
 
+/// Whether this kernel has no io_uring for a loop: then the test says that it is skipped.
+fn is_missing() -> bool {
+    match probe() {
+        Ok(()) => false,
+        Err(why) => {
+            println!("skipped: {why}");
+            true
+        }
+    }
+}
+
 fn options() -> RingOptions {
     RingOptions {
         submissions: 64,
@@ -190,6 +201,9 @@ fn serve_bursts(world: &mut World, sessions: usize, pings_each: u64) {
 /// Scenario 21.
 #[test]
 fn an_empty_buffer_pool_disconnects_nobody_and_loses_nothing() {
+    if is_missing() {
+        return;
+    }
     const SESSIONS: usize = 3_000;
     let want_descriptors = 2 * SESSIONS as u64;
     let mut limit = getrlimit(Resource::Nofile);
@@ -219,6 +233,9 @@ fn an_empty_buffer_pool_disconnects_nobody_and_loses_nothing() {
 /// for little its share of it.
 #[test]
 fn sessions_that_flood_an_empty_pool_starve_nobody() {
+    if is_missing() {
+        return;
+    }
     for flooders in 1..=6 {
         let mut world = World::new(
             RingOptions {
@@ -258,6 +275,9 @@ fn sessions_that_flood_an_empty_pool_starve_nobody() {
 /// what was to go on by itself.
 #[test]
 fn a_full_completion_queue_loses_nothing() {
+    if is_missing() {
+        return;
+    }
     let mut world = World::new(
         RingOptions {
             submissions: 4,
@@ -279,6 +299,9 @@ fn a_full_completion_queue_loses_nothing() {
 /// As older kernels do it.
 #[test]
 fn every_way_of_a_ring_serves() {
+    if is_missing() {
+        return;
+    }
     for way in [Way::OneIssuer, Way::Plain] {
         let mut world = World::new(RingOptions { way, ..options() }, config());
         serve_bursts(&mut world, 20, 300);
@@ -289,6 +312,9 @@ fn every_way_of_a_ring_serves() {
 /// socket, then is not read any more; once it reads, it gets every answer.
 #[test]
 fn short_sends_are_finished_and_paused_input_is_resumed() {
+    if is_missing() {
+        return;
+    }
     for buffer_bytes in [64, 4096] {
         let mut config = config();
         config.output_soft_limit_bytes = 10_000;
@@ -321,6 +347,9 @@ fn short_sends_are_finished_and_paused_input_is_resumed() {
 /// its slot and its buffer come back, and what comes late reaches nobody.
 #[test]
 fn a_close_ends_what_the_kernel_still_does() {
+    if is_missing() {
+        return;
+    }
     let mut config = config();
     config.output_soft_limit_bytes = 10_000;
     config.peer_timeout_ms = 50;
@@ -351,6 +380,9 @@ fn a_close_ends_what_the_kernel_still_does() {
 
 #[test]
 fn a_close_ends_a_receive() {
+    if is_missing() {
+        return;
+    }
     let mut config = config();
     config.linger_bytes = 100;
     config.linger_ms = 10 * PATIENCE_MS;
@@ -370,6 +402,9 @@ fn a_close_ends_a_receive() {
 /// and the next in line gets the one that becomes free.
 #[test]
 fn connections_over_the_table_s_size_are_turned_away() {
+    if is_missing() {
+        return;
+    }
     let mut world = World::new(
         RingOptions {
             files: 3,
@@ -401,6 +436,9 @@ fn connections_over_the_table_s_size_are_turned_away() {
 /// takes no turns meanwhile, and goes on.
 #[test]
 fn accepting_rests_while_the_kernel_has_no_room() {
+    if is_missing() {
+        return;
+    }
     let unforeseen = Errno::INVAL;
     for error in [Errno::NFILE, Errno::MFILE, Errno::NOBUFS, unforeseen] {
         let mut world = World::unstarted(options(), config());
@@ -428,6 +466,9 @@ fn accepting_rests_while_the_kernel_has_no_room() {
 /// fails for a reason of its own, harm nobody.
 #[test]
 fn a_failed_accept_of_one_connection_is_followed_by_the_next() {
+    if is_missing() {
+        return;
+    }
     let mut world = World::new(options(), config());
     let gone = world.connect();
     SockRef::from(&gone)
@@ -458,6 +499,9 @@ fn a_failed_accept_of_one_connection_is_followed_by_the_next() {
 /// nothing: it is tried again while the operation goes on, and then no more.
 #[test]
 fn a_cancel_that_found_nothing_is_tried_again_while_it_is_needed() {
+    if is_missing() {
+        return;
+    }
     let mut world = World::new(options(), config());
     let mut client = world.connect();
     client.write_all(&pings(1..2)).unwrap();
@@ -496,6 +540,9 @@ fn a_cancel_that_found_nothing_is_tried_again_while_it_is_needed() {
 /// pieces by one that does not.
 #[test]
 fn a_loop_never_sleeps_long_while_anything_is_timed() {
+    if is_missing() {
+        return;
+    }
     let mut world = World::new(options(), config());
     assert_eq!(world.event_loop.sleep_for(), None, "nothing is timed");
     let mut client = world.connect();
@@ -519,6 +566,9 @@ fn a_loop_never_sleeps_long_while_anything_is_timed() {
 
 #[test]
 fn a_client_that_ends_its_side_gets_what_it_is_owed() {
+    if is_missing() {
+        return;
+    }
     let mut world = World::new(options(), config());
     let mut client = world.connect();
     client.write_all(&pings(1..101)).unwrap();
@@ -536,6 +586,9 @@ fn a_client_that_ends_its_side_gets_what_it_is_owed() {
 /// still do what waits for it: close, or read on.
 #[test]
 fn what_waits_for_a_send_is_done_before_the_loop_sleeps() {
+    if is_missing() {
+        return;
+    }
     let mut config = config();
     config.output_soft_limit_bytes = 100;
     let (listener, address) = listen();
@@ -562,6 +615,9 @@ fn what_waits_for_a_send_is_done_before_the_loop_sleeps() {
 
 #[test]
 fn unix_listeners_are_served() {
+    if is_missing() {
+        return;
+    }
     let name = format!("leasehold/test/{}", std::process::id());
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
@@ -589,6 +645,9 @@ fn unix_listeners_are_served() {
 /// still sending and receiving.
 #[test]
 fn a_loop_that_ends_early_leaves_nothing_behind() {
+    if is_missing() {
+        return;
+    }
     let mut config = config();
     config.output_soft_limit_bytes = 10_000;
     let mut world = World::new(options(), config);
