@@ -7,6 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -32,6 +33,19 @@ const LARGE_BYTES: usize = 16 * 1024 * 1024;
 /// # Errors
 /// What this kernel lacks or forbids.
 pub(in super::super) fn probe() -> Result<(), String> {
+    // On a thread of its own: a ring that is taken down interrupts, some time later,
+    // a system call of the thread that used it.
+    let trial = thread::Builder::new()
+        .name("probe".into())
+        .spawn(try_everything)
+        .map_err(|error| format!("there is no thread to try io_uring on: {error}"))?;
+    match trial.join() {
+        Ok(outcome) => outcome,
+        Err(_) => unreachable!("a panic ends the process"),
+    }
+}
+
+fn try_everything() -> Result<(), String> {
     let options = RingOptions {
         submissions: 8,
         completions: 16,

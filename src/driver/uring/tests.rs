@@ -253,31 +253,36 @@ fn a_close_ends_what_the_kernel_still_does() {
     if is_missing() {
         return;
     }
-    let mut config = config();
-    config.output_soft_limit_bytes = 10_000;
-    config.peer_timeout_ms = 50;
-    let mut world = World::new(options(), config);
-    for round in 1..=3 {
-        let before = world.counters();
-        let mut client = world.connect();
-        SockRef::from(&client).set_recv_buffer_size(4096).unwrap();
-        let asked = pings(1..100_001);
-        let mut written = 0;
-        world.turns_until("the client is given up on", |event_loop| {
-            if event_loop.counters().receives_paused == before.receives_paused {
-                write_some(&mut client, &asked, &mut written);
-            }
-            let given_up = event_loop.worker.session_counters().stalled == round;
-            given_up && event_loop.worker.session_count() == 0
-        });
-        assert!(world.counters().cancelled > before.cancelled, "the send");
-        let mut next = world.connect();
-        next.write_all(&pings(7..8)).unwrap();
-        assert_pongs(&world.read(&mut next, PONG_BYTES), 7..8);
-        drop(next);
-        world.turns_until("nothing is open", |event_loop| {
-            event_loop.ring.open_files == 0
-        });
+    // A send that is stuck alone, its session's input being paused, and one beside a
+    // receive.
+    for (soft_limit_bytes, operations) in [(10_000, 1), (10_000_000, 2)] {
+        let mut config = config();
+        config.output_soft_limit_bytes = soft_limit_bytes;
+        config.output_hard_limit_bytes = 20_000_000;
+        config.peer_timeout_ms = 50;
+        let mut world = World::new(options(), config);
+        for round in 1..=3 {
+            let before = world.counters();
+            let mut client = world.connect();
+            SockRef::from(&client).set_recv_buffer_size(4096).unwrap();
+            let asked = pings(1..100_001);
+            let mut written = 0;
+            world.turns_until("the client is given up on", |event_loop| {
+                if event_loop.counters().receives_paused == before.receives_paused {
+                    write_some(&mut client, &asked, &mut written);
+                }
+                let given_up = event_loop.worker.session_counters().stalled == round;
+                given_up && event_loop.worker.session_count() == 0
+            });
+            assert_eq!(world.counters().cancelled, before.cancelled + operations);
+            let mut next = world.connect();
+            next.write_all(&pings(7..8)).unwrap();
+            assert_pongs(&world.read(&mut next, PONG_BYTES), 7..8);
+            drop(next);
+            world.turns_until("nothing is open", |event_loop| {
+                event_loop.ring.open_files == 0
+            });
+        }
     }
 }
 
@@ -327,6 +332,98 @@ fn a_loop_never_sleeps_long_while_anything_is_timed() {
     world.turn();
     let sleep = world.event_loop.sleep_for().unwrap();
     assert_eq!(sleep, Duration::from_millis(100));
+}
+
+/// A session that ends while its sending side is being shut down, which the kernel
+/// does on a thread of its own, is closed after that.
+#[test]
+fn a_close_waits_for_a_shutdown() {
+    if is_missing() {
+        return;
+    }
+    let mut config = config();
+    config.linger_bytes = 100;
+    config.linger_ms = 10 * PATIENCE_MS;
+    let mut world = World::new(options(), config);
+    for round in 0..50 {
+        let id = SessionId::new(0, round, 0);
+        let mut client = world.connect();
+        client.write_all(b"Z").unwrap();
+        world.turns_until("it is being shut down", |event_loop| {
+            let connection = event_loop.connections.get_mut(id);
+            connection.is_some_and(|connection| connection.shutting_down)
+        });
+        client.write_all(&[b'x'; 101]).unwrap();
+        world.turns_until("closed", |event_loop| event_loop.ring.open_files == 0);
+        assert_eq!(world.sessions(), 0);
+    }
+}
+
+/// What the kernel says of a session that is gone does nothing to the next one in
+/// its slot.
+#[test]
+fn a_late_completion_reaches_nobody() {
+    if is_missing() {
+        return;
+    }
+    let mut world = World::new(options(), config());
+    let client = world.connect();
+    world.turns_until("one is served", |event_loop| {
+        event_loop.worker.session_count() == 1
+    });
+    drop(client);
+    world.turns_until("it is gone", |event_loop| event_loop.ring.open_files == 0);
+    let mut next = world.connect();
+    next.write_all(&pings(1..2)).unwrap();
+    assert_pongs(&world.read(&mut next, PONG_BYTES), 1..2);
+
+    let (gone, now) = (SessionId::new(0, 0, 0), SessionId::new(0, 1, 0));
+    assert!(world.event_loop.connections.get_mut(now).is_some());
+    let outcome = Err(Errno::NOTCONN);
+    for late in [
+        Completion::ShutDown { id: gone, outcome },
+        Completion::NotCancelled { id: gone },
+        Completion::Closed { id: gone },
+    ] {
+        world.event_loop.handle(late);
+        world.turn();
+    }
+    next.write_all(&pings(2..3)).unwrap();
+    assert_pongs(&world.read(&mut next, PONG_BYTES), 2..3);
+    assert_eq!(world.sessions(), 1);
+}
+
+/// Each has its own ring, listener and thread.
+#[test]
+fn loops_serve_side_by_side() {
+    if is_missing() {
+        return;
+    }
+    let loops = [0, 1, 2].map(|loop_index| {
+        let (listener, address) = listen();
+        let mut config = config();
+        (config.loops, config.loop_index) = (3, loop_index);
+        let (mut event_loop, control) = new_loop(listener, options(), config);
+        let serving = std::thread::spawn(move || event_loop.run());
+        (address, control, serving)
+    });
+    for _ in 0..20 {
+        let mut clients = loops
+            .each_ref()
+            .map(|(address, ..)| TcpStream::connect(address).unwrap());
+        for client in &mut clients {
+            client.write_all(&pings(1..101)).unwrap();
+        }
+        for client in &mut clients {
+            let mut replies = vec![0; 100 * PONG_BYTES];
+            client.read_exact(&mut replies).unwrap();
+            assert_pongs(&replies, 1..101);
+        }
+    }
+    for (_, control, serving) in loops {
+        control.drain(0).unwrap();
+        serving.join().unwrap().unwrap();
+    }
 }
 
 #[test]
@@ -400,7 +497,7 @@ fn unix_listeners_are_served() {
     assert_pongs(&replies, 1..1_001);
     // Sleeping without end, the loop hears of its drain.
     control.drain(0).unwrap();
-    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
     drop(client);
     serving.join().unwrap().unwrap();
     assert!(UnixStream::connect_addr(&address).is_err());
