@@ -157,8 +157,8 @@ impl Driver {
 
 /// A loop of either driver.
 enum EventLoop {
-    Epoll(EpollLoop),
-    Uring(UringLoop),
+    Epoll(Box<EpollLoop>),
+    Uring(Box<UringLoop>),
 }
 
 impl EventLoop {
@@ -170,12 +170,11 @@ impl EventLoop {
         control: Arc<Control>,
     ) -> io::Result<EventLoop> {
         match driver {
-            Driver::Epoll => {
-                EpollLoop::new(worker, listeners, identities, control).map(EventLoop::Epoll)
-            }
+            Driver::Epoll => EpollLoop::new(worker, listeners, identities, control)
+                .map(|event_loop| EventLoop::Epoll(Box::new(event_loop))),
             Driver::Uring(options) => {
                 UringLoop::new(worker, listeners, identities, control, options)
-                    .map(EventLoop::Uring)
+                    .map(|event_loop| EventLoop::Uring(Box::new(event_loop)))
             }
         }
     }
