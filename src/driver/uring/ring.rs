@@ -535,14 +535,7 @@ impl Ring {
         let submitter = self.io.submitter();
         let entered = match timeout {
             None => submitter.submit_and_wait(1),
-            Some(Duration::ZERO) => {
-                let flags = EnterFlags::GETEVENTS.bits();
-                // SAFETY: submits what `push` has queued and passes no pointer.
-                #[allow(unsafe_code)]
-                unsafe {
-                    submitter.enter::<libc::sigset_t>(queued, 0, flags, None)
-                }
-            }
+            Some(Duration::ZERO) => self.run_completions(queued),
             Some(timeout) => {
                 let timeout = Timespec::from(timeout);
                 submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
@@ -551,6 +544,29 @@ impl Ring {
         let dropped = self.io.completion().overflow();
         self.refused_enters += u64::from(was_refused(entered, dropped)?);
         Ok(())
+    }
+
+    /// Submits so many of what is queued, and runs completions without waiting for any.
+    fn run_completions(&self, to_submit: u32) -> io::Result<usize> {
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: submits only what `push` has queued, and passes no pointer.
+        #[allow(unsafe_code)]
+        unsafe {
+            let submitter = self.io.submitter();
+            submitter.enter::<libc::sigset_t>(to_submit, 0, flags, None)
+        }
+    }
+
+    /// Ends whatever the kernel works on; nobody hears of it. What is cancelled ends
+    /// when its completion is run.
+    fn cancel_everything(&self) -> io::Result<()> {
+        let patience = Timespec::from(Duration::from_secs(1));
+        let all = CancelBuilder::any().all();
+        let submitter = self.io.submitter();
+        match submitter.register_sync_cancel(Some(patience), all) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.run_completions(0).map(drop),
+        }
     }
 }
 
@@ -576,24 +592,12 @@ fn was_refused(entered: io::Result<usize>, dropped_completions: u32) -> io::Resu
 }
 
 impl Drop for Ring {
-    /// Closing a ring ends its operations only some time later, so they are ended first.
+    /// Closing a ring ends its operations only some time later, so they are ended
+    /// first: until then, the kernel may touch the memory.
     fn drop(&mut self) {
-        if !self.enabled {
-            return;
-        }
-        let all = CancelBuilder::any().all();
-        let patience = Timespec::from(Duration::from_secs(1));
-        match self
-            .io
-            .submitter()
-            .register_sync_cancel(Some(patience), all)
-        {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => {
-                self.buffers.leak();
-                mem::forget(mem::take(&mut self.sends));
-            }
+        if self.enabled && self.cancel_everything().is_err() {
+            self.buffers.leak();
+            mem::forget(mem::take(&mut self.sends));
         }
     }
 }
