@@ -95,7 +95,7 @@ impl Server {
     }
 
     fn turn(&mut self) -> io::Result<()> {
-        self.ring.submit_and_wait()?;
+        self.ring.submit_and_wait(!self.awaits_quick_send())?;
         let mut completions = mem::take(&mut self.completions);
         completions.extend(self.ring.io.completion());
         for completion in &completions {
@@ -119,6 +119,17 @@ impl Server {
             self.flush(index);
         }
         Ok(())
+    }
+
+    /// A connection sends on, or closes, once a send is done that says nothing when it
+    /// is: nobody would end the sleep for it.
+    fn awaits_quick_send(&self) -> bool {
+        self.quick.iter().any(|&index| {
+            let connection = &self.connections[index];
+            let sends_on =
+                matches!(connection.sending, Sending::Quick(count) if count < connection.account.owed);
+            sends_on || !connection.receiving
+        })
     }
 
     fn complete(&mut self, completion: &cqueue::Entry) {
@@ -281,8 +292,8 @@ impl Ring {
         }
     }
 
-    fn submit_and_wait(&self) -> io::Result<()> {
-        match self.io.submit_and_wait(1) {
+    fn submit_and_wait(&self, wait: bool) -> io::Result<()> {
+        match self.io.submit_and_wait(usize::from(wait)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             other => other.map(drop),
         }
