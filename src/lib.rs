@@ -67,6 +67,7 @@ pub mod driver;
 pub mod engine;
 pub mod ids;
 pub mod limits;
+pub mod partition;
 pub mod protocol;
 mod session;
 pub mod stats;
