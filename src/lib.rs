@@ -67,6 +67,7 @@ pub mod driver;
 pub mod engine;
 pub mod ids;
 pub mod limits;
+pub mod mesh;
 pub mod partition;
 pub mod protocol;
 mod session;

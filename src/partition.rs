@@ -84,7 +84,15 @@ mod tests {
     #[test]
     fn the_document_has_keys_of_every_length_class() {
         let lengths: Vec<usize> = vectors().iter().map(|vector| vector.key.len()).collect();
-        for class in [1..=3, 4..=8, 9..=16, 17..=128, 129..=240, 241..=1024, 1025..=16384] {
+        for class in [
+            1..=3,
+            4..=8,
+            9..=16,
+            17..=128,
+            129..=240,
+            241..=1024,
+            1025..=16384,
+        ] {
             assert!(
                 lengths.iter().any(|length| class.contains(length)),
                 "{class:?}"

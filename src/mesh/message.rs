@@ -1,0 +1,261 @@
+//! What crosses from one loop to another: owned, and bounded in size.
+
+use crate::ids::{GrantRef, SessionId};
+use crate::protocol::{Reply, Request};
+
+/// Longest key (Hello: credential) that crosses without an allocation, in bytes.
+pub const INLINE_KEY_BYTES: usize = 54;
+
+/// One message between two loops.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A request for a key that the receiver owns. It passed [`Request::check`].
+    Request {
+        /// Who asks; its loop is the one the reply goes to.
+        session: SessionId,
+        /// Whether the session set `RELEASE_ON_CLOSE`.
+        release_on_close: bool,
+        /// What it asks.
+        request: OwnedRequest,
+    },
+    /// A session of the sender's is over, and every request of it was sent before this.
+    SessionEnd {
+        /// The session.
+        session: SessionId,
+        /// Whether the client's side ended in order (FIN).
+        orderly: bool,
+    },
+    /// A grant that the receiver made came to a session that was gone by then, or not
+    /// one byte of its reply could be submitted to the kernel: release it.
+    LostGrant(GrantRef),
+    /// A reply to a session of the receiver's, which may be gone by now.
+    Reply {
+        /// The session.
+        session: SessionId,
+        /// What it is answered.
+        reply: Reply,
+    },
+    /// A grant to a session of the receiver's: an `A` reply, and the handle with
+    /// which the grant is given back to the sender if the session is gone by now.
+    Granted {
+        /// The session.
+        session: SessionId,
+        /// The acquire's owner.
+        owner: u64,
+        /// The grant, in the sender's lock table.
+        grant: GrantRef,
+        /// Milliseconds between the sender seeing the acquire and granting it.
+        waited_ms: u32,
+    },
+    /// A JackrabbitDLM request for a name that the receiver owns.
+    DlmRequest(Box<DlmCall>),
+    /// The answer to one.
+    DlmReply(Box<DlmAnswer>),
+}
+
+// One and a half cache lines: what the inline key is cut to.
+const _: () = assert!(size_of::<Message>() == 96);
+
+/// A [`Request`] that owns its key.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OwnedRequest {
+    owner: u64,
+    ask: Ask,
+    tail: Tail,
+}
+
+/// A JackrabbitDLM request in order, its claim found to be true.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DlmCall {
+    /// The connection that is answered.
+    pub session: SessionId,
+    /// `FileName`: the key.
+    pub file_name: Box<str>,
+    /// `ID`.
+    pub id: Box<str>,
+    /// The identity that was proved; `None` for an anonymous request.
+    pub name: Option<Box<str>>,
+    /// `Action` and what belongs to it.
+    pub operation: DlmOperation,
+}
+
+/// What a JackrabbitDLM request asks of a name's owner.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DlmOperation {
+    /// Take or renew the lock slot.
+    Lock {
+        /// `Expire` in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Release the lock slot.
+    Unlock,
+    /// Ask for the lock slot's state.
+    TestLock,
+    /// Store in the data slot.
+    Put {
+        /// `Expire` in milliseconds.
+        ttl_ms: u64,
+        /// `DataStore`.
+        data_store: Box<str>,
+    },
+    /// Read the data slot.
+    Get,
+    /// Clear the data slot.
+    Erase,
+}
+
+/// What a JackrabbitDLM request is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DlmAnswer {
+    /// The connection that asked; it may be gone by now.
+    pub session: SessionId,
+    /// The coded line, its newline included.
+    pub line: Box<[u8]>,
+}
+
+/// A request without owner and key.
+#[derive(Debug, PartialEq, Eq)]
+enum Ask {
+    Acquire {
+        wait_ms: u32,
+        lease_ms: u32,
+    },
+    Release {
+        token: u64,
+    },
+    Extend {
+        lease_ms: u32,
+        token: u64,
+    },
+    Cancel {
+        target: u64,
+    },
+    Query,
+    Ping,
+    Hello {
+        version: u8,
+        flags: u8,
+        wanted_loop: u16,
+    },
+}
+
+/// Key or credential.
+#[derive(Debug, PartialEq, Eq)]
+enum Tail {
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE_KEY_BYTES],
+    },
+    Boxed(Box<[u8]>),
+}
+
+impl OwnedRequest {
+    /// Copies the request; allocates only for a key over [`INLINE_KEY_BYTES`].
+    #[inline]
+    pub fn new(request: &Request<'_>) -> OwnedRequest {
+        let (ask, tail) = match *request {
+            Request::Acquire {
+                owner: _,
+                wait_ms,
+                lease_ms,
+                key,
+            } => (Ask::Acquire { wait_ms, lease_ms }, key),
+            Request::Release {
+                owner: _,
+                token,
+                key,
+            } => (Ask::Release { token }, key),
+            Request::Extend {
+                owner: _,
+                lease_ms,
+                token,
+                key,
+            } => (Ask::Extend { lease_ms, token }, key),
+            Request::Cancel {
+                owner: _,
+                target,
+                key,
+            } => (Ask::Cancel { target }, key),
+            Request::Query { owner: _, key } => (Ask::Query, key),
+            Request::Ping { owner: _, key } => (Ask::Ping, key),
+            Request::Hello {
+                owner: _,
+                version,
+                flags,
+                wanted_loop,
+                credential,
+            } => (
+                Ask::Hello {
+                    version,
+                    flags,
+                    wanted_loop,
+                },
+                credential,
+            ),
+        };
+        OwnedRequest {
+            owner: request.owner(),
+            ask,
+            tail: Tail::new(tail),
+        }
+    }
+
+    /// The request, its key borrowed from here.
+    #[inline]
+    pub fn as_request(&self) -> Request<'_> {
+        let owner = self.owner;
+        let key = self.tail.as_bytes();
+        match self.ask {
+            Ask::Acquire { wait_ms, lease_ms } => Request::Acquire {
+                owner,
+                wait_ms,
+                lease_ms,
+                key,
+            },
+            Ask::Release { token } => Request::Release { owner, token, key },
+            Ask::Extend { lease_ms, token } => Request::Extend {
+                owner,
+                lease_ms,
+                token,
+                key,
+            },
+            Ask::Cancel { target } => Request::Cancel { owner, target, key },
+            Ask::Query => Request::Query { owner, key },
+            Ask::Ping => Request::Ping { owner, key },
+            Ask::Hello {
+                version,
+                flags,
+                wanted_loop,
+            } => Request::Hello {
+                owner,
+                version,
+                flags,
+                wanted_loop,
+                credential: key,
+            },
+        }
+    }
+}
+
+impl Tail {
+    #[inline]
+    fn new(tail: &[u8]) -> Tail {
+        if tail.len() > INLINE_KEY_BYTES {
+            return Tail::Boxed(tail.into());
+        }
+        let mut bytes = [0; INLINE_KEY_BYTES];
+        bytes[..tail.len()].copy_from_slice(tail);
+        Tail::Inline {
+            len: tail.len() as u8,
+            bytes,
+        }
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Tail::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Tail::Boxed(bytes) => bytes,
+        }
+    }
+}
