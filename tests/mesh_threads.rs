@@ -79,7 +79,7 @@ fn exchange(loops: u16, ring_capacity: usize, requests_each: u64) {
 
 impl<'a> Asker<'a> {
     fn new(run: &'a Run, port: MeshPort) -> Asker<'a> {
-        let own = port.loop_index();
+        let own = port.outbound.loop_index();
         let loops = run.threads.len();
         Asker {
             run,
@@ -97,7 +97,7 @@ impl<'a> Asker<'a> {
 
     /// Returns the wakes it asked for, and how often it would have slept.
     fn play(mut self) -> (u64, u64) {
-        let own = usize::from(self.port.loop_index());
+        let own = usize::from(self.port.outbound.loop_index());
         self.run.threads[own]
             .set(thread::current())
             .expect("each loop is played once");
@@ -107,8 +107,12 @@ impl<'a> Asker<'a> {
             self.port.handle_awake();
             self.ask();
             self.receive();
-            if let Some(target) = self.port.poll_room() {
-                assert_eq!(target, self.target(), "it was refused nowhere else");
+            if let Some(target) = self.port.outbound.poll_room() {
+                assert_eq!(
+                    target,
+                    self.target_of(self.next_owner),
+                    "it was refused nowhere else"
+                );
                 self.paused = false;
             }
             for target in self.port.poll_wakes() {
@@ -133,9 +137,9 @@ impl<'a> Asker<'a> {
         (self.port.counters().wakes, self.looks)
     }
 
-    /// Whose turn it is to be asked.
-    fn target(&self) -> u16 {
-        self.targets[self.next_owner as usize % self.targets.len()]
+    /// Who is asked with this owner.
+    fn target_of(&self, owner: u64) -> u16 {
+        self.targets[owner as usize % self.targets.len()]
     }
 
     fn ask(&mut self) {
@@ -144,10 +148,11 @@ impl<'a> Asker<'a> {
             if self.paused || owner > self.run.requests_each {
                 return;
             }
-            let target = self.target();
+            let target = self.target_of(owner);
             let request = Request::Query { owner, key: b"k" };
             self.paused = self
                 .port
+                .outbound
                 .try_request(target, self.session, false, &request)
                 .is_err();
             if self.paused {
@@ -157,7 +162,7 @@ impl<'a> Asker<'a> {
             self.next_owner += 1;
             if owner == self.run.requests_each {
                 for target in &self.targets {
-                    self.port.session_end(*target, self.session, true);
+                    self.port.outbound.session_end(*target, self.session, true);
                 }
             }
         }
@@ -165,28 +170,40 @@ impl<'a> Asker<'a> {
 
     fn receive(&mut self) {
         self.port.gather(7);
-        while let Some((from, message)) = self.port.poll_inbound() {
-            let line = usize::from(from);
-            match message {
-                Message::Request {
-                    session, request, ..
-                } => {
-                    let owner = request.as_request().owner();
-                    assert!(owner > self.asked_by[line], "in the order asked");
-                    self.asked_by[line] = owner;
-                    self.port.reply(session, Reply::TimedOut { owner });
-                }
-                Message::Reply { session, reply } => {
-                    assert_eq!(session, self.session);
-                    let owner = self.unanswered[line].pop_front().expect("asked before");
-                    assert_eq!(reply, Reply::TimedOut { owner });
-                }
-                Message::SessionEnd { session, orderly } => {
-                    assert_eq!((session.loop_index(), orderly), (from, true));
-                    self.ended += 1;
-                }
-                other => panic!("not sent here: {other:?}"),
+        let mut inbound = std::mem::take(&mut self.port.inbound);
+        inbound.drain(|message| self.handle_message(message));
+        self.port.inbound = inbound;
+    }
+
+    fn handle_message(&mut self, message: &mut Message) {
+        match message {
+            Message::Request {
+                session, request, ..
+            } => {
+                let owner = request.as_request().owner();
+                let last = &mut self.asked_by[usize::from(session.loop_index())];
+                assert!(owner > *last, "in the order asked");
+                *last = owner;
+                self.port
+                    .outbound
+                    .reply(*session, Reply::TimedOut { owner });
             }
+            Message::Reply {
+                session,
+                reply: Reply::TimedOut { owner },
+            } => {
+                assert_eq!(*session, self.session);
+                let asked = usize::from(self.target_of(*owner));
+                let oldest = self.unanswered[asked].pop_front();
+                assert_eq!(oldest, Some(*owner), "in the order asked");
+            }
+            Message::SessionEnd { session, orderly } => {
+                assert!(*orderly);
+                let asked = self.asked_by[usize::from(session.loop_index())];
+                assert!(asked + self.targets.len() as u64 > self.run.requests_each);
+                self.ended += 1;
+            }
+            other => panic!("not sent here: {other:?}"),
         }
     }
 

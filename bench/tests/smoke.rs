@@ -117,3 +117,23 @@ fn what_a_server_may_not_answer_is_counted_and_fails_the_run() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(errors.contains("unexpected replies (T: "), "{errors}");
 }
+
+#[test]
+fn a_mesh_hop_is_measured_on_one_thread_and_on_two() {
+    for more in [&[][..], &["--two-threads"], &["--depth", "1"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_mesh_hop"))
+            .args(["--requests", "1000", "--repeats", "3", "--ring", "16"])
+            .args(["--key-bytes", "100"])
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(" cpu_ns_per_request="), "{text}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_mesh_hop"))
+        .args(["--ring", "16", "--depth", "17"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "more at once than fit the ring");
+}

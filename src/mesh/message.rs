@@ -36,14 +36,16 @@ pub enum Message {
         reply: Reply,
     },
     /// A grant to a session of the receiver's: an `A` reply, and the handle with
-    /// which the grant is given back to the sender if the session is gone by now.
+    /// which the grant is given back if the session is gone by now.
     Granted {
         /// The session.
         session: SessionId,
         /// The acquire's owner.
         owner: u64,
-        /// The grant, in the sender's lock table.
+        /// The grant, in the lock table of `granted_by`.
         grant: GrantRef,
+        /// The loop that made the grant.
+        granted_by: u16,
         /// Milliseconds between the sender seeing the acquire and granting it.
         waited_ms: u32,
     },
@@ -55,6 +57,9 @@ pub enum Message {
 
 // One and a half cache lines: what the inline key is cut to.
 const _: () = assert!(size_of::<Message>() == 96);
+
+/// Where a message lies. `None` only until it is written there.
+pub(super) type Slot = Option<Message>;
 
 /// A [`Request`] that owns its key.
 #[derive(Debug, PartialEq, Eq)]
@@ -149,10 +154,35 @@ enum Tail {
     Boxed(Box<[u8]>),
 }
 
-impl OwnedRequest {
-    /// Copies the request; allocates only for a key over [`INLINE_KEY_BYTES`].
+impl Message {
+    /// Writes a request to where it is to lie. Allocates only for a key over
+    /// [`INLINE_KEY_BYTES`].
+    ///
+    /// Made elsewhere and moved there, it would be read back in wider pieces than it
+    /// was written in, and stall for each: that is half of what a hop costs.
     #[inline]
-    pub fn new(request: &Request<'_>) -> OwnedRequest {
+    pub(super) fn write_request(
+        slot: &mut Slot,
+        session: SessionId,
+        release_on_close: bool,
+        request: &Request<'_>,
+    ) {
+        let (keyless, key) = OwnedRequest::split(request);
+        let written = slot.insert(Message::Request {
+            session,
+            release_on_close,
+            request: keyless,
+        });
+        if let Message::Request { request, .. } = written {
+            request.tail.set(key);
+        }
+    }
+}
+
+impl OwnedRequest {
+    /// The request without its key, and the key.
+    #[inline]
+    fn split<'a>(request: &Request<'a>) -> (OwnedRequest, &'a [u8]) {
         let (ask, tail) = match *request {
             Request::Acquire {
                 owner: _,
@@ -193,11 +223,12 @@ impl OwnedRequest {
                 credential,
             ),
         };
-        OwnedRequest {
+        let keyless = OwnedRequest {
             owner: request.owner(),
             ask,
-            tail: Tail::new(tail),
-        }
+            tail: Tail::EMPTY,
+        };
+        (keyless, tail)
     }
 
     /// The request, its key borrowed from here.
@@ -238,16 +269,19 @@ impl OwnedRequest {
 }
 
 impl Tail {
+    const EMPTY: Tail = Tail::Inline {
+        len: 0,
+        bytes: [0; INLINE_KEY_BYTES],
+    };
+
     #[inline]
-    fn new(tail: &[u8]) -> Tail {
-        if tail.len() > INLINE_KEY_BYTES {
-            return Tail::Boxed(tail.into());
-        }
-        let mut bytes = [0; INLINE_KEY_BYTES];
-        bytes[..tail.len()].copy_from_slice(tail);
-        Tail::Inline {
-            len: tail.len() as u8,
-            bytes,
+    fn set(&mut self, tail: &[u8]) {
+        match self {
+            Tail::Inline { len, bytes } if tail.len() <= INLINE_KEY_BYTES => {
+                *len = tail.len() as u8;
+                bytes[..tail.len()].copy_from_slice(tail);
+            }
+            _ => *self = Tail::Boxed(tail.into()),
         }
     }
 

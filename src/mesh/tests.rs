@@ -3,7 +3,8 @@
 mod model;
 
 use super::*;
-use crate::protocol::ErrorCode;
+use crate::ids::GrantRef;
+use crate::protocol::{ErrorCode, Reply, Request};
 use proptest::prelude::*;
 
 /// A session of the given loop; `number` tells them apart.
@@ -24,31 +25,45 @@ fn pair(ring_capacity: usize) -> (MeshPort, MeshPort) {
 }
 
 fn ask(port: &mut MeshPort, target: u16, owner: u64) -> Result<(), NoRoom> {
-    let session = session(port.loop_index(), 0);
-    port.try_request(target, session, false, &query(owner))
+    let session = session(port.outbound.loop_index(), 0);
+    port.outbound
+        .try_request(target, session, false, &query(owner))
 }
 
 /// The `T` that the session with number 0 gets for this owner.
 fn answer(port: &mut MeshPort, target: u16, owner: u64) {
-    port.reply(session(target, 0), Reply::TimedOut { owner });
+    port.outbound
+        .reply(session(target, 0), Reply::TimedOut { owner });
+}
+
+/// What one batch brings, as `look` sees it.
+fn take<T>(port: &mut MeshPort, budget: usize, mut look: impl FnMut(&mut Message) -> T) -> Vec<T> {
+    let count = port.gather(budget);
+    let mut seen = Vec::new();
+    port.inbound.drain(|message| seen.push(look(message)));
+    port.invariants();
+    assert_eq!(seen.len(), count, "gather tells how many there are");
+    seen
 }
 
 /// Owners of what one batch brings.
 fn take_owners(port: &mut MeshPort, budget: usize) -> Vec<u64> {
-    let count = port.gather(budget);
-    let owners: Vec<u64> = std::iter::from_fn(|| port.poll_inbound())
-        .map(|(_, message)| match message {
-            Message::Request { request, .. } => request.as_request().owner(),
-            Message::Reply {
-                reply: Reply::TimedOut { owner },
-                ..
-            } => owner,
-            other => panic!("not sent here: {other:?}"),
-        })
-        .collect();
-    port.invariants();
-    assert_eq!(owners.len(), count, "gather tells how many there are");
-    owners
+    take(port, budget, |message| match message {
+        Message::Request { request, .. } => request.as_request().owner(),
+        Message::Reply {
+            reply: Reply::TimedOut { owner },
+            ..
+        } => *owner,
+        other => panic!("not sent here: {other:?}"),
+    })
+}
+
+/// The loops that the requests of one batch come from.
+fn take_askers(port: &mut MeshPort, budget: usize) -> Vec<u16> {
+    take(port, budget, |message| match message {
+        Message::Request { session, .. } => session.loop_index(),
+        other => panic!("not sent here: {other:?}"),
+    })
 }
 
 fn wakes(port: &mut MeshPort) -> Vec<u16> {
@@ -70,26 +85,32 @@ fn every_pair_is_joined_both_ways() {
             }
         }
         for (to, port) in (0..).zip(&mut ports) {
-            assert_eq!(port.loop_index(), to);
-            assert_eq!(port.gather(usize::MAX), usize::from(loops) - 1);
-            let mut seen: Vec<u16> = std::iter::from_fn(|| port.poll_inbound())
-                .map(|(from, message)| {
-                    let Message::Request {
-                        session, request, ..
-                    } = message
-                    else {
-                        panic!("not sent here: {message:?}");
-                    };
-                    assert_eq!(session.loop_index(), from);
-                    let owner = u64::from(from) << 16 | u64::from(to);
-                    assert_eq!(request.as_request(), query(owner));
-                    from
-                })
-                .collect();
+            assert_eq!(port.outbound.loop_index(), to);
+            let mut seen = take(port, usize::MAX, |message| {
+                let Message::Request {
+                    session, request, ..
+                } = message
+                else {
+                    panic!("not sent here: {message:?}");
+                };
+                let from = session.loop_index();
+                let owner = u64::from(from) << 16 | u64::from(to);
+                assert_eq!(request.as_request(), query(owner));
+                from
+            });
             seen.sort_unstable();
             assert!(seen.into_iter().eq((0..loops).filter(|from| *from != to)));
         }
     }
+}
+
+#[test]
+fn rings_to_one_loop_stay_together_within_bounds() {
+    assert_eq!([1, 2, 5].map(ring_capacity), [1024; 3]);
+    assert_eq!(
+        [9, 17, 65, MAX_LOOPS].map(ring_capacity),
+        [512, 256, 64, 64]
+    );
 }
 
 #[test]
@@ -101,11 +122,18 @@ fn a_loop_sends_itself_nothing() {
 #[test]
 fn a_lone_loop_may_always_sleep() {
     let mut port = build(1, 8).remove(0);
-    assert_eq!(port.gather(100), 0);
-    assert!(port.poll_inbound().is_none());
-    assert_eq!(port.poll_room(), None);
+    assert!(take_owners(&mut port, 100).is_empty());
+    assert_eq!(port.outbound.poll_room(), None);
     assert_eq!(wakes(&mut port), NOBODY);
     assert!(port.try_sleep());
+}
+
+#[test]
+#[should_panic(expected = "the inbound half is elsewhere")]
+fn a_loop_does_not_sleep_without_its_inbound_half() {
+    let (mut a, _b) = pair(1);
+    let _elsewhere = std::mem::take(&mut a.inbound);
+    a.try_sleep();
 }
 
 #[test]
@@ -118,21 +146,21 @@ fn a_full_ring_refuses_requests_and_takes_everything_else() {
     for owner in 4..10 {
         answer(&mut a, 1, owner);
     }
-    assert_eq!(a.poll_room(), None);
+    assert_eq!(a.outbound.poll_room(), None);
     assert_eq!(take_owners(&mut b, 100), [0, 1, 2, 3]);
     // The ring is empty, but six replies go first.
     assert_eq!(ask(&mut a, 1, 99), Err(NoRoom));
-    assert_eq!(a.poll_room(), None);
+    assert_eq!(a.outbound.poll_room(), None);
     a.gather(0);
     assert_eq!(ask(&mut a, 1, 99), Err(NoRoom));
     assert_eq!(take_owners(&mut b, 100), [4, 5, 6, 7]);
     a.gather(0);
-    assert_eq!(a.poll_room(), Some(1));
-    assert_eq!(a.poll_room(), None, "it is told once");
+    assert_eq!(a.outbound.poll_room(), Some(1));
+    assert_eq!(a.outbound.poll_room(), None, "it is told once");
     assert_eq!(ask(&mut a, 1, 10), Ok(()));
     assert_eq!(take_owners(&mut b, 100), [8, 9, 10]);
     assert_eq!(
-        *a.counters(),
+        a.counters(),
         MeshCounters {
             requests: 5,
             refused: 3,
@@ -162,7 +190,10 @@ fn two_full_rings_still_move() {
     assert!(at_a.into_iter().eq(0..20));
     assert!(at_b.into_iter().eq(0..20));
     a.gather(0);
-    assert_eq!((a.poll_room(), b.poll_room()), (Some(1), Some(0)));
+    assert_eq!(
+        (a.outbound.poll_room(), b.outbound.poll_room()),
+        (Some(1), Some(0))
+    );
 }
 
 /// One side asks as much as it is let and never looks at its replies.
@@ -195,7 +226,7 @@ fn a_spill_holds_no_more_replies_than_the_other_ring_held_requests() {
         b.gather(0);
     }
     assert!(answered.into_iter().eq(0..asked));
-    assert_eq!(a.poll_room(), Some(1));
+    assert_eq!(a.outbound.poll_room(), Some(1));
 }
 
 #[test]
@@ -212,8 +243,9 @@ fn a_batch_keeps_to_its_budget_and_serves_everybody_in_turn() {
         // Nobody waits longer than it takes each of the three to be first once.
         let before = taken;
         for _turn in 0..3 {
-            assert_eq!(quiet[0].gather(budget), budget);
-            while let Some((from, _)) = quiet[0].poll_inbound() {
+            let askers = take_askers(&mut quiet[0], budget);
+            assert_eq!(askers.len(), budget);
+            for from in askers {
                 taken[usize::from(from)] += 1;
             }
         }
@@ -280,7 +312,7 @@ fn a_loop_does_not_sleep_on_what_it_could_do() {
     assert_eq!(wakes(&mut a), NOBODY);
     assert_eq!(take_owners(&mut b, 1), [0]);
     assert!(!a.try_sleep(), "a refused request would be taken now");
-    assert_eq!(a.poll_room(), Some(1));
+    assert_eq!(a.outbound.poll_room(), Some(1));
 
     answer(&mut a, 1, 3);
     answer(&mut a, 1, 4);
@@ -314,7 +346,7 @@ fn room_wakes_exactly_those_that_wait_for_it() {
         ports[from].handle_awake();
         ports[from].gather(1);
     }
-    assert_eq!(ports[0].poll_room(), Some(2));
+    assert_eq!(ports[0].outbound.poll_room(), Some(2));
     assert_eq!(wakes(&mut ports[1]), NOBODY);
     // Now loop 1 sleeps with its message in the ring: taking that is no news to it.
     assert!(ports[1].try_sleep());
@@ -337,7 +369,7 @@ fn the_end_of_the_other_sides_spill_wakes_a_loop_that_was_refused_for_it() {
     b.handle_awake();
     assert_eq!(wakes(&mut b), [0]);
     a.handle_awake();
-    assert_eq!(a.poll_room(), Some(1));
+    assert_eq!(a.outbound.poll_room(), Some(1));
     assert_eq!(ask(&mut a, 1, 9), Ok(()));
     assert_eq!(take_owners(&mut a, 1), [1]);
 }
@@ -354,16 +386,14 @@ fn a_dlm_request_that_is_refused_comes_back() {
         })
     };
     let (mut a, mut b) = pair(1);
-    assert_eq!(a.try_dlm_request(1, call(0)), Ok(()));
-    assert_eq!(a.try_dlm_request(1, call(1)), Err(call(1)));
-    assert_eq!(b.gather(9), 1);
-    assert_eq!(
-        b.poll_inbound(),
-        Some((0, Message::DlmRequest(call(0)))),
-        "as it was sent"
-    );
-    assert_eq!(a.poll_room(), Some(1));
-    assert_eq!(a.try_dlm_request(1, call(1)), Ok(()));
+    assert_eq!(a.outbound.try_dlm_request(1, call(0)), Ok(()));
+    assert_eq!(a.outbound.try_dlm_request(1, call(1)), Err(call(1)));
+    take(&mut b, 9, |message| {
+        assert_eq!(*message, Message::DlmRequest(call(0)), "as it was sent");
+    });
+    assert_eq!(b.counters().received, 1);
+    assert_eq!(a.outbound.poll_room(), Some(1));
+    assert_eq!(a.outbound.try_dlm_request(1, call(1)), Ok(()));
 }
 
 fn any_request(key: &[u8]) -> impl Strategy<Value = Request<'_>> {
@@ -429,17 +459,17 @@ proptest! {
         let (mut a, mut b) = pair(8);
         let session = session(0, number);
         for request in &requests {
-            prop_assert_eq!(a.try_request(1, session, release_on_close, request), Ok(()));
+            prop_assert_eq!(a.outbound.try_request(1, session, release_on_close, request), Ok(()));
         }
-        prop_assert_eq!(b.gather(8), requests.len());
-        for sent in requests {
-            let Some((0, Message::Request { session: from, release_on_close: release, request })) =
-                b.poll_inbound()
+        let mut sent = requests.iter();
+        take(&mut b, 8, |message| {
+            let Message::Request { session: from, release_on_close: release, request } = message
             else {
-                panic!("no request");
+                panic!("no request: {message:?}");
             };
-            prop_assert_eq!((from, release), (session, release_on_close));
-            prop_assert_eq!(request.as_request(), sent);
-        }
+            assert_eq!((*from, *release), (session, release_on_close));
+            assert_eq!(Some(&request.as_request()), sent.next());
+        });
+        prop_assert_eq!(sent.next(), None);
     }
 }

@@ -106,7 +106,7 @@ fn run(flags: &Flags) -> Result<f64, Box<dyn Error>> {
 /// between two looks for them.
 fn ask_all(flags: &Flags, port: &mut MeshPort, mut meanwhile: impl FnMut()) -> f64 {
     let key = vec![b'k'; flags.key_bytes];
-    let session = SessionId::new(port.loop_index(), 0, 0);
+    let session = SessionId::new(port.outbound.loop_index(), 0, 0);
     let mut owner = 0;
     let start = Instant::now();
     while owner < flags.requests {
@@ -119,7 +119,11 @@ fn ask_all(flags: &Flags, port: &mut MeshPort, mut meanwhile: impl FnMut()) -> f
                 lease_ms: 5000,
                 key: black_box(&key),
             };
-            if port.try_request(1, session, false, &request).is_err() {
+            if port
+                .outbound
+                .try_request(1, session, false, &request)
+                .is_err()
+            {
                 owner -= 1;
                 break;
             }
@@ -133,10 +137,10 @@ fn ask_all(flags: &Flags, port: &mut MeshPort, mut meanwhile: impl FnMut()) -> f
         while unanswered > 0 {
             meanwhile();
             port.gather(256);
-            while let Some((_, message)) = port.poll_inbound() {
-                black_box(&message);
+            port.inbound.drain(|message| {
+                black_box(message);
                 unanswered -= 1;
-            }
+            });
         }
     }
     start.elapsed().as_nanos() as f64
@@ -145,7 +149,7 @@ fn ask_all(flags: &Flags, port: &mut MeshPort, mut meanwhile: impl FnMut()) -> f
 /// One turn of the loop that grants.
 fn answer(port: &mut MeshPort) {
     port.gather(256);
-    while let Some((_, message)) = port.poll_inbound() {
+    port.inbound.drain(|message| {
         if let Message::Request {
             session, request, ..
         } = message
@@ -155,9 +159,9 @@ fn answer(port: &mut MeshPort) {
                 entry: black_box(key).len() as u32,
                 token: owner,
             };
-            port.granted(session, owner, grant, 0);
+            port.outbound.granted(*session, owner, grant, 0);
         }
-    }
+    });
     assert_eq!(
         port.poll_wakes().count(),
         0,

@@ -126,11 +126,13 @@ impl Model {
             key: &KEY_BYTES[..amount * 20],
         };
         let session = session(from as u16, amount as u32);
-        let result = self.ports[from].try_request(to as u16, session, true, &request);
-        self.admitted(from, to, result.is_ok(), || Message::Request {
-            session,
-            release_on_close: true,
-            request: OwnedRequest::new(&request),
+        let result = self.ports[from]
+            .outbound
+            .try_request(to as u16, session, true, &request);
+        self.admitted(from, to, result.is_ok(), || {
+            let mut slot = None;
+            Message::write_request(&mut slot, session, true, &request);
+            slot.expect("it was written")
         });
     }
 
@@ -145,7 +147,7 @@ impl Model {
                 operation: DlmOperation::Get,
             })
         };
-        let result = self.ports[from].try_dlm_request(to as u16, call());
+        let result = self.ports[from].outbound.try_dlm_request(to as u16, call());
         self.admitted(from, to, result.is_ok(), || Message::DlmRequest(call()));
     }
 
@@ -166,7 +168,7 @@ impl Model {
 
     fn send(&mut self, from: usize, to: usize, amount: usize) {
         let owner = self.owner();
-        let port = &mut self.ports[from];
+        let port = &mut self.ports[from].outbound;
         let (target, here) = (to as u16, from as u16);
         let (theirs, ours) = (session(target, amount as u32), session(here, amount as u32));
         let grant = GrantRef {
@@ -191,6 +193,7 @@ impl Model {
                     session: theirs,
                     owner,
                     grant,
+                    granted_by: here,
                     waited_ms: 17,
                 }
             }
@@ -243,15 +246,25 @@ impl Model {
         let arrived: usize = self.lines.iter().map(|row| row[to].in_ring).sum();
         assert!(count <= budget.min(arrived));
         assert!(count > 0 || budget == 0 || arrived == 0, "it goes on");
-        for _ in 0..count {
-            let (from, message) = self.ports[to].poll_inbound().expect("it was gathered");
-            let line = &mut self.lines[usize::from(from)][to];
+        let lines = &mut self.lines;
+        let mut drained = 0;
+        self.ports[to].inbound.drain(|message| {
+            drained += 1;
+            // Every message sent here tells the sender in its own way or is unique.
+            let from = lines
+                .iter()
+                .position(|row| row[to].queue.front() == Some(&*message))
+                .expect("it is the first that somebody sent");
+            let line = &mut lines[from][to];
+            line.queue.pop_front();
             line.in_ring = line.in_ring.checked_sub(1).expect("it was in the ring");
-            assert_eq!(Some(message), line.queue.pop_front());
-            let news = &mut self.lines[to][usize::from(from)].news;
+            let news = &mut lines[to][from].news;
             *news = (*news).max(Some(News::Room));
-        }
-        assert_eq!(self.ports[to].poll_inbound(), None);
+        });
+        assert_eq!(drained, count);
+        self.ports[to]
+            .inbound
+            .drain(|message| panic!("again: {message:?}"));
     }
 
     fn take_room(&mut self, from: usize) {
@@ -259,7 +272,7 @@ impl Model {
             .filter(|&to| self.lines[from][to].refused && self.takes_requests(from, to))
             .map(|to| to as u16)
             .collect();
-        let port = &mut self.ports[from];
+        let port = &mut self.ports[from].outbound;
         let told: Vec<u16> = std::iter::from_fn(|| port.poll_room()).collect();
         assert_eq!(told, expected);
         for to in told {
