@@ -245,8 +245,10 @@ fn a_batch_keeps_to_its_budget_and_serves_everybody_in_turn() {
         for _turn in 0..3 {
             let askers = take_askers(&mut quiet[0], budget);
             assert_eq!(askers.len(), budget);
-            for from in askers {
-                taken[usize::from(from)] += 1;
+            for from in 1..4 {
+                let share = askers.iter().filter(|&&asker| asker == from).count();
+                assert!((budget / 3..=budget.div_ceil(3)).contains(&share));
+                taken[usize::from(from)] += share;
             }
         }
         for from in 1..4 {
@@ -266,12 +268,11 @@ fn a_batch_keeps_to_its_budget_and_serves_everybody_in_turn() {
 fn a_sleeper_is_woken_once_however_much_was_sent_by_however_many() {
     let mut ports = build(4, 64);
     assert!(ports[0].try_sleep());
-    for from in 1..4 {
+    for (from, port) in (1..).zip(&mut ports[1..]) {
+        let awake = from % 3 + 1;
         for owner in 0..10 {
-            ask(&mut ports[from], 0, owner).unwrap();
-            // Awake: never woken.
-            let awake = from as u16 % 3 + 1;
-            ask(&mut ports[from], awake, owner).unwrap();
+            ask(port, 0, owner).unwrap();
+            ask(port, awake, owner).unwrap();
         }
     }
     assert_eq!(wakes(&mut ports[1]), [0]);
@@ -322,7 +323,9 @@ fn a_loop_does_not_sleep_on_what_it_could_do() {
     assert_eq!(wakes(&mut a), NOBODY);
     assert!(a.try_sleep());
     assert_eq!(take_owners(&mut b, 2), [3, 4]);
+    assert!(!b.try_sleep(), "it has not said that it made room");
     assert_eq!(wakes(&mut b), NOBODY, "nothing of a's waited for room");
+    assert!(b.try_sleep());
 }
 
 #[test]

@@ -13,7 +13,8 @@ use leasehold::mesh::{self, MeshPort, Message};
 use leasehold::protocol::Request;
 use leasehold_bench::host;
 
-/// Nanoseconds per acquire that crosses and its grant that comes back.
+/// Nanoseconds per acquire that crosses and its grant that comes back. CPU time
+/// is the asking thread's.
 #[derive(Debug, Parser)]
 struct Flags {
     /// Acquires sent in one turn, answered before the next.
