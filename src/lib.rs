@@ -32,6 +32,8 @@
 //! | [`stats`] | counters | |
 //! | [`protocol`] | the native wire format: requests, replies | the above |
 //! | [`dlm`] | JackrabbitDLM's: code, requests, replies, identities | the above |
+//! | [`partition`] | which loop owns a key | |
+//! | [`mesh`] | what loops send each other, and whom to wake for it | protocol, dlm |
 //! | [`engine`] | locks, queues, data, timers; `engine::time` is its idea of time | protocol |
 //! | [`credentials`] | who may connect | |
 //! | `session` | one connection's cursors and its end | protocol, dlm |

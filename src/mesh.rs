@@ -91,7 +91,7 @@ use rtrb::RingBuffer;
 
 use crate::ids::SessionId;
 pub use inbound::Inbound;
-pub use message::{DlmAnswer, DlmCall, DlmOperation, INLINE_KEY_BYTES, Message, OwnedRequest};
+pub use message::{DlmAnswer, DlmCall, INLINE_KEY_BYTES, Message, OwnedRequest};
 pub use outbound::{NoRoom, Outbound};
 use outbound::{Spills, Target};
 use sleep::{News, SleepState, Until};

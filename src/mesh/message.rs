@@ -1,5 +1,6 @@
 //! What crosses from one loop to another: owned, and bounded in size.
 
+use crate::dlm::{DlmReply, Operation};
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::{Reply, Request};
 
@@ -80,33 +81,8 @@ pub struct DlmCall {
     pub id: Box<str>,
     /// The identity that was proved; `None` for an anonymous request.
     pub name: Option<Box<str>>,
-    /// `Action` and what belongs to it.
-    pub operation: DlmOperation,
-}
-
-/// What a JackrabbitDLM request asks of a name's owner.
-#[derive(Debug, PartialEq, Eq)]
-pub enum DlmOperation {
-    /// Take or renew the lock slot.
-    Lock {
-        /// `Expire` in milliseconds.
-        ttl_ms: u64,
-    },
-    /// Release the lock slot.
-    Unlock,
-    /// Ask for the lock slot's state.
-    TestLock,
-    /// Store in the data slot.
-    Put {
-        /// `Expire` in milliseconds.
-        ttl_ms: u64,
-        /// `DataStore`.
-        data_store: Box<str>,
-    },
-    /// Read the data slot.
-    Get,
-    /// Clear the data slot.
-    Erase,
+    /// `Action` and what belongs to it; not Version, which asks nothing of an owner.
+    pub operation: Operation<'static>,
 }
 
 /// What a JackrabbitDLM request is answered.
@@ -114,8 +90,8 @@ pub enum DlmOperation {
 pub struct DlmAnswer {
     /// The connection that asked; it may be gone by now.
     pub session: SessionId,
-    /// The coded line, its newline included.
-    pub line: Box<[u8]>,
+    /// What it is answered.
+    pub reply: DlmReply<'static>,
 }
 
 /// A request without owner and key.

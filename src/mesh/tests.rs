@@ -3,6 +3,7 @@
 mod model;
 
 use super::*;
+use crate::dlm::{DlmReply, Operation, Status};
 use crate::ids::GrantRef;
 use crate::protocol::{ErrorCode, Reply, Request};
 use proptest::prelude::*;
@@ -385,7 +386,7 @@ fn a_dlm_request_that_is_refused_comes_back() {
             file_name: "jobs".into(),
             id: "worker".into(),
             name: None,
-            operation: DlmOperation::Lock { ttl_ms: 1 },
+            operation: Operation::Lock { ttl_ms: 1 },
         })
     };
     let (mut a, mut b) = pair(1);

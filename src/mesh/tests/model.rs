@@ -144,7 +144,7 @@ impl Model {
                 file_name: "name".into(),
                 id: id.clone(),
                 name: Some("proved".into()),
-                operation: DlmOperation::Get,
+                operation: Operation::Get,
             })
         };
         let result = self.ports[from].outbound.try_dlm_request(to as u16, call());
@@ -200,7 +200,7 @@ impl Model {
             3 => {
                 let answer = || DlmAnswer {
                     session: theirs,
-                    line: owner.to_string().into_bytes().into(),
+                    reply: DlmReply::with_id(Status::Locked, owner.to_string()),
                 };
                 port.dlm_reply(Box::new(answer()));
                 Message::DlmReply(Box::new(answer()))
