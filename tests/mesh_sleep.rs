@@ -13,11 +13,11 @@ use sleep::{News, SleepState, Until, publish};
 #[path = "../src/mesh/sleep.rs"]
 mod sleep;
 
-/// Tries `model` in every way that takes a thread off its course at most `preemptions`
-/// times where it did not stop by itself, or as often as LOOM_MAX_PREEMPTIONS says.
-fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+/// Tries `model` in every way that takes a thread off its course at most four times
+/// where it did not stop by itself, or as often as LOOM_MAX_PREEMPTIONS says.
+fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound.get_or_insert(preemptions);
+    builder.preemption_bound.get_or_insert(4);
     builder.check(model);
 }
 
@@ -70,7 +70,7 @@ impl Shared {
 
 #[test]
 fn no_message_is_slept_on() {
-    check(3, || {
+    check(|| {
         let shared = Arc::new(Shared::new());
         let receiver = thread::current();
         let sending = Arc::clone(&shared);
@@ -83,7 +83,7 @@ fn no_message_is_slept_on() {
 
 #[test]
 fn of_two_senders_one_wakes() {
-    check(2, || {
+    check(|| {
         let shared = Arc::new(Shared::new());
         let receiver = thread::current();
         let senders = [(); 2].map(|()| {
@@ -103,7 +103,7 @@ fn of_two_senders_one_wakes() {
 /// The ring holds one message: the sender sleeps until the first is taken.
 #[test]
 fn no_room_is_slept_on() {
-    check(3, || {
+    check(|| {
         let shared = Arc::new(Shared::new());
         let sender = thread::current();
         let receiving = Arc::clone(&shared);
@@ -142,7 +142,7 @@ fn no_room_is_slept_on() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_look_before_the_announcement_is_not_enough() {
-    check(3, || {
+    check(|| {
         let shared = Arc::new(Shared::new());
         let receiver = thread::current();
         let sending = Arc::clone(&shared);
