@@ -3,13 +3,14 @@
 //!
 //! The documentation of a setting is the help text of its flag.
 
+pub mod cores;
 mod memory;
 pub mod parse;
 #[cfg(test)]
 mod tests;
 
 use crate::engine::EngineLimits;
-use crate::limits::{self, MAX_LEASE_MS};
+use crate::limits::{self, MAX_LEASE_MS, MAX_LOOPS};
 use crate::protocol::RequestLimits;
 use parse::BareUnit::{Milliseconds, Seconds};
 use std::fmt;
@@ -90,15 +91,50 @@ pub struct LoopConfig {
     )]
     pub io: Io,
 
-    /// How many loops; this version runs one
+    /// How many loops, each with a thread, listeners and a share of the keys of its own
+    /// [default: the cores that this process may use]
     #[arg(
         long,
         env = "LEASEHOLD_SHARDS",
         value_name = "COUNT",
-        default_value = "1",
-        value_parser = parse_shards
+        default_value_t = cores::default_shards(),
+        hide_default_value = true,
+        value_parser = |text: &str| parse::count(text, 1..=MAX_LOOPS)
     )]
     pub shards: u16,
+
+    /// Keep each loop on a core of its own: off, auto (the cores that this process may
+    /// use, in order), or their numbers, such as 2,3 or 4-7, one for each loop
+    #[arg(
+        long,
+        env = "LEASEHOLD_PIN",
+        value_name = "CORES",
+        default_value = "off",
+        value_parser = cores::Pin::parse
+    )]
+    pub pin: cores::Pin,
+
+    /// How long a loop without work looks for more before it sleeps, in microseconds:
+    /// no wake-up to wait for, at the price of the core
+    #[arg(
+        long = "spin-us",
+        env = "LEASEHOLD_SPIN_US",
+        value_name = "MICROSECONDS",
+        default_value = "0",
+        value_parser = |text: &str| parse::count(text, 0..=1_000_000_u32)
+    )]
+    pub spin_us: u32,
+
+    /// How long the kernel asks the network card itself when a socket has nothing, in
+    /// microseconds (SO_BUSY_POLL); 0: as the host has it. Needs CAP_NET_ADMIN
+    #[arg(
+        long = "busy-poll-us",
+        env = "LEASEHOLD_BUSY_POLL_US",
+        value_name = "MICROSECONDS",
+        default_value = "0",
+        value_parser = |text: &str| parse::count(text, 0..=1_000_000_u32)
+    )]
+    pub busy_poll_us: u32,
 
     /// Address of metrics and health; this version serves none, so only off is possible
     #[arg(
@@ -148,7 +184,7 @@ pub enum Io {
     Auto,
     /// Readiness, through epoll
     Epoll,
-    /// Completions, through io_uring (Linux 6.0)
+    /// Completions, through io_uring (Linux 6.8)
     Uring,
 }
 
@@ -207,7 +243,7 @@ pub struct LimitConfig {
     )]
     pub max_waiters: u32,
 
-    /// Most acquires queued by one session
+    /// Most acquires queued by one session; each loop counts those on its keys
     #[arg(
         long,
         env = "LEASEHOLD_MAX_SESSION_WAITERS",
@@ -282,7 +318,8 @@ pub struct ConnectionConfig {
     pub output_soft_limit_bytes: usize,
 
     /// Unsent replies over which a session is closed, in bytes. Only grants of queued
-    /// acquires can pile up beyond the soft limit, 22 bytes each
+    /// acquires, 22 bytes each, and replies under way from other loops can pile up
+    /// beyond the soft limit
     #[arg(
         long = "output-hard-limit",
         env = "LEASEHOLD_OUTPUT_HARD_LIMIT",
@@ -533,13 +570,19 @@ impl Config {
         }
     }
 
-    /// What the engine may take.
+    /// One loop's share of a limit of the whole server, rounded up.
+    pub fn share_of(&self, limit: usize) -> usize {
+        limit.div_ceil(self.loops.shards.into())
+    }
+
+    /// What the engine of one loop may take.
     pub fn engine_limits(&self) -> EngineLimits {
+        let shards = self.loops.shards;
         EngineLimits {
-            max_keys: self.limits.max_keys,
-            max_memory_bytes: self.limits.max_memory_bytes,
+            max_keys: self.limits.max_keys.div_ceil(shards.into()),
+            max_memory_bytes: self.limits.max_memory_bytes.div_ceil(shards.into()),
             max_waiters_per_key: self.limits.max_waiters_per_key,
-            max_waiters: self.limits.max_waiters,
+            max_waiters: self.limits.max_waiters.div_ceil(shards.into()),
             max_session_waiters: self.limits.max_session_waiters,
             expiry_grace_ms: self.limits.expiry_grace_ms,
         }
@@ -581,13 +624,6 @@ impl Io {
 
 fn is_beyond_loopback(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
-}
-
-fn parse_shards(text: &str) -> Result<u16, String> {
-    match parse::count(text, 1..=u16::MAX)? {
-        1 => Ok(1),
-        _ => Err("this version runs one loop, so only 1 is possible".into()),
-    }
 }
 
 fn only(text: &str, word: &str, unserved: Unserved) -> Result<Unserved, String> {

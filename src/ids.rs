@@ -67,6 +67,7 @@ impl std::fmt::Debug for SessionId {
 }
 
 const _: () = assert!(crate::limits::MAX_CONNECTIONS == 1 << SessionId::SLOT_BITS);
+const _: () = assert!(crate::limits::MAX_LOOPS == 1 << SessionId::LOOP_BITS);
 
 /// One native grant, named by where it lies in the lock table and by its token.
 ///

@@ -19,6 +19,11 @@
 //!    worker what each listed session needs, and writes once per session.
 //! 7. The driver sleeps until an event, or until the worker's next deadline.
 //!
+//! A server has several such loops, each a thread with everything of its own, and each
+//! key has one owner among them ([`partition`]). Where step 4 finds that another loop
+//! owns the key, the request crosses to it ([`mesh`]) as a message, is judged there in
+//! that loop's next turn, and the reply crosses back to the session's loop: step 5.
+//!
 //! A JackrabbitDLM request comes the same way into `worker::dlm`: [`dlm`] decodes the
 //! line and judges its fields, a thread of the driver reads its identity's file if
 //! one is named, and [`engine`] does with the lock what it does for everybody.
@@ -37,10 +42,10 @@
 //! | [`engine`] | locks, queues, data, timers; `engine::time` is its idea of time | protocol |
 //! | [`credentials`] | who may connect | |
 //! | `session` | one connection's cursors and its end | protocol, dlm |
-//! | [`worker`] | one loop's turn: bytes in, bytes out; `worker::dlm` for the other protocol | engine, session, protocol, dlm, credentials |
+//! | [`worker`] | one loop's turn: bytes in, bytes out; `worker::dlm` for the other protocol, `worker::mesh` for the other loops | engine, session, mesh, partition, protocol, dlm, credentials |
 //! | [`config`] | flags and environment, checked once | protocol, engine |
 //! | [`clock`] | the only reader of clocks | |
-//! | [`driver`] | sockets, epoll, signals, identity files | worker, session, config, credentials, dlm, clock |
+//! | [`driver`] | sockets, epoll and io_uring, threads, signals, identity files | worker, session, mesh, config, credentials, dlm, clock |
 //! | [`client`] | blocking clients of both protocols | protocol, dlm, clock |
 //! | `main.rs` | the command and its subcommands | all |
 //!

@@ -67,6 +67,8 @@ pub const MAX_WAITERS: u32 = u32::MAX / 2;
 pub const DEFAULT_MAX_CONNECTIONS: u32 = 65_536;
 /// The most `--max-connections` may be: as many as a session's number has slots.
 pub const MAX_CONNECTIONS: u32 = 1 << 24;
+/// The most `--shards` may be: session handles name no more loops.
+pub const MAX_LOOPS: u16 = 1 << 10;
 
 /// Default of `--output-soft-limit`, in bytes.
 pub const DEFAULT_OUTPUT_SOFT_LIMIT_BYTES: usize = 64 * 1024;

@@ -32,8 +32,10 @@
 //!     // To the session's output. A native grant for a session that is gone goes back
 //!     // by `lost_grant`; until a byte of it was submitted, keep `granted_by` with it.
 //!     Message::Reply { .. } | Message::Granted { .. } | Message::DlmReply(_) => {}
-//!     // To the engine.
+//!     // To the engine; a session's end is answered by `session_ended`.
 //!     Message::SessionEnd { .. } | Message::LostGrant(_) => {}
+//!     // The session's last reply from there has come: one end less to wait for.
+//!     Message::SessionEnded { .. } => {}
 //! }
 //! # }
 //! # fn turn(&mut self, nothing_else_to_do: bool) {
@@ -89,15 +91,12 @@ use std::sync::atomic;
 
 use rtrb::RingBuffer;
 
-use crate::ids::SessionId;
+use crate::limits::MAX_LOOPS;
 pub use inbound::Inbound;
 pub use message::{DlmAnswer, DlmCall, INLINE_KEY_BYTES, Message, OwnedRequest};
 pub use outbound::{NoRoom, Outbound};
 use outbound::{Spills, Target};
 use sleep::{News, SleepState, Until};
-
-/// The most loops that can be joined: session handles name no more.
-pub const MAX_LOOPS: u16 = 1 << SessionId::LOOP_BITS;
 
 /// One loop's end of the rings to and from all others.
 #[derive(Debug)]

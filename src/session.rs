@@ -4,8 +4,12 @@
 //! ```text
 //! Open ── client's FIN, all frames judged ──────────► Finishing ── output sent ──► Gone
 //!   │ └── error close, server's drain ──► Closing ── output sent ──► Lingering ──► Gone
-//!   └──── reset, stall, output over its hard limit ──────────────────────────────► Gone
+//!   ├──── reset, stall, output over its hard limit ──────────────────────────────► Gone
+//!   └──── Hello wants another loop ──► Moving ── taken by the driver ──► Open, there
 //! ```
+//!
+//! A session that ends has sent everything only when each loop that requests of it
+//! went to has said that no more replies come ([`Session::ends_awaited`]).
 //!
 //! `Gone` is left when the driver has let go of the socket; only then may the
 //! slot name another session.
@@ -15,12 +19,16 @@ use slab::Slab;
 use crate::dlm::Decoder;
 use crate::engine::time::Time;
 use crate::ids::{GrantRef, SessionId};
+use crate::protocol::Reply;
 
 /// How far a session has come towards its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Requests are judged.
     Open,
+    /// Hello, not judged yet, wants this loop: the driver is to carry the session
+    /// there, with all its input.
+    Moving(u16),
     /// The client's side has ended: what is owed is sent, then the socket is closed.
     Finishing,
     /// The server ends it: what is owed is sent, then its sending side is shut down.
@@ -68,6 +76,43 @@ pub(crate) enum DlmStage {
     Queued,
     /// Complete; the file of this identity is being read for it.
     AwaitsIdentity(Box<str>),
+    /// Judged; another loop owns its name and answers it.
+    AwaitsOwner {
+        /// Memory that the request takes there.
+        call_bytes: usize,
+    },
+}
+
+impl DlmExchange {
+    /// Memory that the request takes until it is answered, wherever it is.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let call_bytes = match &self.stage {
+            DlmStage::AwaitsOwner { call_bytes } => *call_bytes,
+            DlmStage::Receiving | DlmStage::Queued | DlmStage::AwaitsIdentity(_) => 0,
+        };
+        self.decoder.buffer_bytes() + call_bytes
+    }
+}
+
+/// Loops, a bit for each. Of more than 64 loops some share a bit: a set holds at
+/// least the loops that were put in, which does where a needless message is harmless.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LoopSet(u64);
+
+impl LoopSet {
+    #[inline]
+    pub(crate) fn insert(&mut self, loop_index: u16) {
+        self.0 |= 1 << (loop_index % 64);
+    }
+
+    /// Those of `loops` loops that are in the set.
+    pub(crate) fn iter(self, loops: u16) -> impl Iterator<Item = u16> {
+        (0..loops).filter(move |index| self.0 & 1 << (index % 64) != 0)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// One connection.
@@ -86,6 +131,15 @@ pub(crate) struct Session {
     pub(crate) backlogged: bool,
     /// Listed among the sessions whose frames are judged without new bytes.
     pub(crate) in_backlog: bool,
+    /// Its next request waits, listed, for room on the way to another loop.
+    pub(crate) waits_for_room: bool,
+    /// The loops that requests of it went to.
+    pub(crate) forwarded_to: LoopSet,
+    /// How many loops have been told of the session's end and may still have replies
+    /// for it under way.
+    pub(crate) ends_awaited: u16,
+    /// The error that ended the session, to be sent when all other replies have come.
+    pub(crate) last_error: Option<Reply>,
     /// The client's side has ended, to take effect once `input` is judged.
     pub(crate) fin_seen: bool,
     pub(crate) output: Output,
@@ -110,6 +164,10 @@ impl Session {
             input: Vec::new(),
             backlogged: false,
             in_backlog: false,
+            waits_for_room: false,
+            forwarded_to: LoopSet::default(),
+            ends_awaited: 0,
+            last_error: None,
             fin_seen: false,
             output: Output::default(),
             dirty: false,
@@ -119,12 +177,26 @@ impl Session {
         }
     }
 
+    pub(crate) fn is_moving(&self) -> bool {
+        matches!(self.phase, Phase::Moving(_))
+    }
+
     /// Checks what must hold between any two calls.
     pub(crate) fn invariants(&self) {
         self.output.invariants();
         if self.backlogged {
             assert_eq!(self.phase, Phase::Open, "only an open session has requests");
         }
+        if self.waits_for_room {
+            let has_request = self.backlogged || self.dlm.is_some();
+            assert!(has_request && !self.in_backlog, "what waits is a request");
+        }
+        if self.ends_awaited > 0 {
+            assert!(!self.forwarded_to.is_empty());
+            let is_ending = matches!(self.phase, Phase::Finishing | Phase::Closing | Phase::Gone);
+            assert!(is_ending, "only an end is awaited");
+        }
+        assert!(self.last_error.is_none() || self.ends_awaited > 0);
         if self.fin_seen && self.phase == Phase::Open {
             let is_dlm_complete = self
                 .dlm
@@ -145,6 +217,17 @@ impl Session {
     }
 }
 
+/// A grant whose reply the kernel has not one byte of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnseenGrant {
+    /// Where its reply begins in the output.
+    start: usize,
+    /// The loop that made it.
+    pub(crate) granted_by: u16,
+    /// The grant, in that loop's lock table.
+    pub(crate) grant: GrantRef,
+}
+
 /// What a session is owed: bytes in order, a cursor of what the kernel has taken,
 /// and the grants among them that could still be taken back.
 ///
@@ -156,7 +239,7 @@ pub(crate) struct Output {
     submitted: usize,
     /// Bytes that the driver has taken and not yet reported as sent.
     in_flight: usize,
-    unsubmitted_grants: Vec<(usize, GrantRef)>,
+    unsubmitted_grants: Vec<UnseenGrant>,
 }
 
 impl Output {
@@ -198,8 +281,12 @@ impl Output {
     }
 
     /// Notes that the reply appended next is this grant's.
-    pub(crate) fn note_grant(&mut self, grant: GrantRef) {
-        self.unsubmitted_grants.push((self.bytes.len(), grant));
+    pub(crate) fn note_grant(&mut self, granted_by: u16, grant: GrantRef) {
+        self.unsubmitted_grants.push(UnseenGrant {
+            start: self.bytes.len(),
+            granted_by,
+            grant,
+        });
     }
 
     /// The kernel took `count` bytes: a grant of whose reply it has even one byte
@@ -218,20 +305,20 @@ impl Output {
         }
         let taken = self
             .unsubmitted_grants
-            .partition_point(|&(start, _)| start < self.submitted);
+            .partition_point(|unseen| unseen.start < self.submitted);
         self.unsubmitted_grants.drain(..taken);
         // Move the rest to the front once that is cheaper than what it frees.
         if self.submitted >= self.bytes.len() / 2 {
             self.bytes.drain(..self.submitted);
-            for (start, _) in &mut self.unsubmitted_grants {
-                *start -= self.submitted;
+            for unseen in &mut self.unsubmitted_grants {
+                unseen.start -= self.submitted;
             }
             self.submitted = 0;
         }
     }
 
     /// Drops everything owed and returns the grants of which the kernel has not one byte.
-    pub(crate) fn abandon(&mut self) -> Vec<(usize, GrantRef)> {
+    pub(crate) fn abandon(&mut self) -> Vec<UnseenGrant> {
         self.bytes = Vec::new();
         self.submitted = 0;
         self.in_flight = 0;
@@ -242,7 +329,7 @@ impl Output {
         assert!(self.submitted <= self.bytes.len());
         assert!(self.submitted == 0 || self.submitted < self.bytes.len());
         let mut previous = self.submitted;
-        for &(start, _) in &self.unsubmitted_grants {
+        for &UnseenGrant { start, .. } in &self.unsubmitted_grants {
             assert!(start >= previous, "grants in order, none partly taken");
             assert!(start < self.bytes.len());
             previous = start;
@@ -321,7 +408,7 @@ mod tests {
         let mut output = Output::default();
         for &(len, token) in replies {
             if let Some(token) = token {
-                output.note_grant(grant(token));
+                output.note_grant(0, grant(token));
             }
             let end = output.buffer().len() + len;
             output.buffer().resize(end, b'x');
@@ -346,7 +433,7 @@ mod tests {
                 output.invariants();
                 let taken = first + second;
                 assert_eq!(output.len(), total - taken);
-                let left: Vec<u64> = output.abandon().iter().map(|(_, g)| g.token).collect();
+                let left: Vec<u64> = output.abandon().iter().map(|it| it.grant.token).collect();
                 let expected: Vec<u64> = starts
                     .iter()
                     .filter(|&&(start, _)| start >= taken)

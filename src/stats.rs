@@ -61,6 +61,8 @@ pub struct SessionCounters {
     pub requests_too_slow: u64,
     /// Native requests decoded.
     pub requests: u64,
+    /// Sessions that came from another loop.
+    pub moved_here: u64,
 }
 
 /// What one loop's io_uring went through since its start.

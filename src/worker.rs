@@ -5,17 +5,23 @@
 //!
 //! 1. [`Worker::handle_received`] / [`Worker::handle_end`] for what the kernel has,
 //!    each with a `now` read after those bytes were taken;
-//! 2. [`Worker::handle_backlog`] for sessions whose last batch was over budget, and
+//! 2. [`Worker::gather_messages`] and [`Worker::handle_messages`] for what other loops
+//!    sent, with a `now` read between the two; [`Worker::handle_room`];
+//! 3. [`Worker::handle_backlog`] for sessions whose last batch was over budget, and
 //!    [`Worker::handle_large_request`];
-//! 3. [`Worker::handle_timeouts`];
-//! 4. [`Worker::poll_dirty`], and for each session [`Worker::poll_action`] until it
+//! 4. [`Worker::handle_timeouts`];
+//! 5. [`Worker::poll_dirty`], and for each session [`Worker::poll_action`] until it
 //!    says [`Action::Wait`];
-//! 5. sleep until [`Worker::poll_timeout`].
+//! 6. wake the loops of [`Worker::poll_wakes`];
+//! 7. sleep until [`Worker::poll_timeout`] if [`Worker::try_sleep`] allows it, and say
+//!    [`Worker::handle_awake`] when that is over.
 
 mod deadlines;
 mod dlm;
+mod mesh;
 mod native;
 mod outbox;
+mod rooms;
 #[cfg(test)]
 mod tests;
 
@@ -25,14 +31,17 @@ use crate::credentials::Credentials;
 use crate::engine::time::Time;
 use crate::engine::{Engine, EngineLimits, Outbox as _, SessionEnd};
 use crate::ids::SessionId;
+use crate::mesh::MeshPort;
 use crate::protocol::{ErrorCode, Reply, RequestLimits};
 pub use crate::session::Protocol;
-use crate::session::{DlmStage, Phase, Session, Sessions};
+use crate::session::{DlmStage, Phase, Session, Sessions, UnseenGrant};
 use crate::stats::SessionCounters;
 use deadlines::Deadlines;
 pub use dlm::DlmConfig;
 use dlm::DlmSide;
+pub use mesh::BATCHES_PER_TURN;
 use outbox::{BufferPool, SessionOutbox, mark_dirty};
+use rooms::{Rooms, Waiting};
 
 /// Steps of work after which a session's turn is over; a request is one, and the
 /// engine adds what a request made it walk through. About a tenth of a millisecond.
@@ -54,7 +63,7 @@ pub struct WorkerConfig {
     pub engine: EngineLimits,
     /// Who may say Hello; `None`: everybody, Hello or not.
     pub credentials: Option<Credentials>,
-    /// `--max-connections`, this loop's share.
+    /// `--max-connections`, of the whole server: a loop may come to have them all.
     pub max_connections: usize,
     /// `--output-soft-limit`: owing more than this, a session's input is not read.
     pub output_soft_limit_bytes: usize,
@@ -99,6 +108,9 @@ pub enum Action<'a> {
     ShutdownWrite,
     /// Let go of the socket, which may take its time, then say [`Worker::handle_closed`].
     Close,
+    /// Hello wants that loop: have the kernel let go of the socket, then say
+    /// [`Worker::take_moving`] and hand it over with what that gives.
+    Move(u16),
     /// Nothing for now.
     Wait,
 }
@@ -117,6 +129,10 @@ pub struct Worker {
     dlm_requests: Deadlines,
     dlm: DlmSide,
     buffers: BufferPool,
+    mesh: MeshPort,
+    rooms: Rooms,
+    /// Those who found room in this turn; kept for its allocation.
+    resumed: Vec<Waiting>,
     native_connections: usize,
     /// Steps of work that requests took since timers were looked at.
     steps_since_timeouts: u32,
@@ -126,9 +142,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A loop without sessions and locks.
-    pub fn new(config: WorkerConfig) -> Worker {
+    /// A loop without sessions and locks, joined to the others by its port of
+    /// [`crate::mesh::build`].
+    pub fn new(config: WorkerConfig, mesh: MeshPort) -> Worker {
         Worker {
+            mesh,
+            rooms: Rooms::new(config.loops),
+            resumed: Vec::new(),
             engine: Engine::new(config.engine, config.first_token, config.hash_seed),
             sessions: Sessions::new(config.loop_index),
             dirty: VecDeque::new(),
@@ -201,6 +221,8 @@ impl Worker {
                     session.linger_bytes_left -= count;
                 }
             }
+            // Bytes that were under way when it was decided.
+            Phase::Moving(_) => session.input.extend_from_slice(bytes),
             Phase::Finishing | Phase::Closing | Phase::Gone => {}
         }
     }
@@ -227,6 +249,8 @@ impl Worker {
                     self.finish(id, now);
                 }
             }
+            // The other loop will see it too.
+            (PeerEnd::Fin, Phase::Moving(_)) => {}
             (PeerEnd::Fin, Phase::Lingering) => self.end(id),
             (PeerEnd::Fin, Phase::Closing | Phase::Finishing) => session.fin_seen = true,
         }
@@ -320,6 +344,8 @@ impl Worker {
                 .sessions
                 .get(id)
                 .map_or(Action::Wait, |s| Action::Write(s.output.pending())),
+            // Replies of other loops are still to come.
+            Phase::Closing | Phase::Finishing if session.ends_awaited > 0 => Action::Wait,
             Phase::Closing if !session.fin_seen => {
                 let at = self.lingers.arm(id, now, &self.sessions);
                 if let Some(session) = self.sessions.get_mut(id) {
@@ -333,6 +359,13 @@ impl Worker {
                 Action::ShutdownWrite
             }
             Phase::Closing | Phase::Finishing => self.tell_close(id),
+            Phase::Moving(to) => {
+                // Should it end meanwhile, the driver closes it without asking again.
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.close_told = true;
+                }
+                Action::Move(to)
+            }
             Phase::Open | Phase::Lingering => Action::Wait,
         }
     }
@@ -419,13 +452,20 @@ impl Worker {
     }
 
     /// The driver has let go of the socket; the slot may name another session now.
-    pub fn handle_closed(&mut self, id: SessionId) {
+    /// Returns which protocol the session spoke, `None` where there is no such session.
+    pub fn handle_closed(&mut self, id: SessionId) -> Option<Protocol> {
         self.drop_exchange(id);
-        match self.sessions.close(id) {
-            Some(Protocol::Native) => self.native_connections -= 1,
-            Some(Protocol::Dlm) => self.dlm.close(),
-            None => {}
+        let protocol = self.sessions.close(id)?;
+        match protocol {
+            Protocol::Native => self.native_connections -= 1,
+            Protocol::Dlm => self.dlm.close(),
         }
+        Some(protocol)
+    }
+
+    /// A connection was closed without a byte, because the server has too many.
+    pub fn note_refused(&mut self) {
+        self.counters.refused += 1;
     }
 
     /// Whether the session's socket should be read now. While it should not, the
@@ -443,7 +483,7 @@ impl Worker {
                         && session.output.len() <= self.config.output_soft_limit_bytes
                 }
                 Phase::Lingering => true,
-                Phase::Finishing | Phase::Closing | Phase::Gone => false,
+                Phase::Finishing | Phase::Closing | Phase::Moving(_) | Phase::Gone => false,
             })
     }
 
@@ -452,6 +492,7 @@ impl Worker {
         let is_due = |due: Time| due <= self.latest;
         self.engine.poll_timeout().is_some_and(is_due)
             || self.dlm.has_large_request()
+            || self.rooms.any_open()
             || !self.backlog.is_empty()
             || !self.dirty.is_empty()
     }
@@ -517,6 +558,8 @@ impl Worker {
     /// Checks what must hold between any two calls.
     pub fn invariants(&self) {
         self.engine.invariants();
+        self.mesh.invariants();
+        self.rooms.invariants();
         self.dlm.invariants(self.sessions.iter());
         for session in self.sessions.iter() {
             session.invariants();
@@ -531,9 +574,16 @@ impl Worker {
             );
             let listed = self.backlog.iter().filter(|id| **id == session.id).count();
             assert_eq!(listed, usize::from(session.in_backlog), "listed once");
+            let waits = self.rooms.count_of(session.id);
+            assert!(waits <= 1, "waits once");
+            assert!(
+                waits == 1 || !session.waits_for_room,
+                "nobody will resume it"
+            );
             if session.backlogged {
                 assert!(
                     session.in_backlog
+                        || session.waits_for_room
                         || session.output.len() > self.config.output_soft_limit_bytes,
                     "{:?} has frames that nobody will judge",
                     session.id
@@ -545,6 +595,13 @@ impl Worker {
     fn advance_clock(&mut self, now: Time) -> Time {
         self.latest = self.latest.max(now);
         self.latest
+    }
+
+    /// Takes note of the steps that a request took. Returns how many.
+    fn note_work(&mut self) -> u32 {
+        let steps = 1 + self.engine.take_work();
+        self.steps_since_timeouts = self.steps_since_timeouts.saturating_add(steps);
+        steps
     }
 
     fn reply(&mut self, id: SessionId, reply: Reply) {
@@ -559,9 +616,14 @@ impl Worker {
 
     /// Answers the error last, sends what is owed, closes.
     fn close_on_error(&mut self, id: SessionId, owner: u64, code: ErrorCode, now: Time) {
-        self.reply(id, Reply::Error { owner, code });
         self.counters.closed_on_error += 1;
         self.close_orderly(id, now);
+        let error = Reply::Error { owner, code };
+        match self.sessions.get_mut(id) {
+            // Behind the replies of other loops that are still to come.
+            Some(session) if session.ends_awaited > 0 => session.last_error = Some(error),
+            _ => self.reply(id, error),
+        }
     }
 
     fn close_orderly(&mut self, id: SessionId, now: Time) {
@@ -576,8 +638,16 @@ impl Worker {
         debug_assert_eq!(session.phase, Phase::Open);
         session.phase = to;
         session.backlogged = false;
+        session.waits_for_room = false;
         session.input = Vec::new();
         mark_dirty(session, &mut self.dirty);
+        for target in session.forwarded_to.iter(self.config.loops) {
+            if target != self.config.loop_index {
+                let orderly = end == SessionEnd::Orderly;
+                self.mesh.outbound.session_end(target, id, orderly);
+                session.ends_awaited += 1;
+            }
+        }
         if session.protocol == Protocol::Dlm {
             // A DLM connection has no part in the engine: its lock outlives it.
             return self.drop_exchange(id);
@@ -605,8 +675,15 @@ impl Worker {
         }
         let unseen = session.output.abandon();
         let (engine, mut out) = self.engine_and_outbox();
-        for (_, grant) in unseen {
-            engine.handle_lost_grant(now, grant, &mut out);
+        for UnseenGrant {
+            granted_by, grant, ..
+        } in unseen
+        {
+            if granted_by == out.loop_index {
+                engine.handle_lost_grant(now, grant, &mut out);
+            } else {
+                out.mesh.lost_grant(granted_by, grant);
+            }
         }
     }
 
@@ -646,6 +723,8 @@ impl Worker {
         (
             &mut self.engine,
             SessionOutbox {
+                loop_index: self.config.loop_index,
+                mesh: &mut self.mesh.outbound,
                 sessions: &mut self.sessions,
                 dirty: &mut self.dirty,
                 buffers: &mut self.buffers,
@@ -656,7 +735,7 @@ impl Worker {
 
 /// Lists a session with frames left to judge for [`Worker::handle_backlog`], once.
 fn list_backlogged(session: &mut Session, backlog: &mut VecDeque<SessionId>) {
-    if session.backlogged && !session.in_backlog {
+    if session.backlogged && !session.in_backlog && !session.waits_for_room {
         session.in_backlog = true;
         backlog.push_back(session.id);
     }

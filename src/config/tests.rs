@@ -35,7 +35,10 @@ fn defaults_are_those_of_the_limits() {
         config.loops,
         LoopConfig {
             io: Io::Auto,
-            shards: 1,
+            shards: cores::default_shards(),
+            pin: cores::Pin::Off,
+            spin_us: 0,
+            busy_poll_us: 0,
             admin: Unserved::Admin,
             state: Unserved::State,
             drain_ms: 5_000,
@@ -99,7 +102,7 @@ fn defaults_are_those_of_the_limits() {
 #[test]
 fn every_flag_reaches_its_setting() {
     let given = accepted(
-        "--listen 127.0.0.1:0 --listen unix:/run/l.sock,[::1]:7 --io epoll --shards 1 --admin-listen off --state-dir none \
+        "--listen 127.0.0.1:0 --listen unix:/run/l.sock,[::1]:7 --io epoll --shards 3 --pin 4,2-3 --spin-us 31 --busy-poll-us 32 --admin-listen off --state-dir none \
          --drain-seconds 250ms --max-key-bytes 1KiB --max-keys 11 --max-memory 1GiB \
          --max-waiters-per-key 12 --max-waiters 13 --max-session-waiters 14 \
          --max-connections 15 --max-lease 3m --max-wait 0 --expiry-grace-ms 16 \
@@ -119,7 +122,10 @@ fn every_flag_reaches_its_setting() {
             ],
             loops: LoopConfig {
                 io: Io::Epoll,
-                shards: 1,
+                shards: 3,
+                pin: cores::Pin::Cores(vec![4, 2, 3]),
+                spin_us: 31,
+                busy_poll_us: 32,
                 admin: Unserved::Admin,
                 state: Unserved::State,
                 drain_ms: 250,
@@ -175,7 +181,10 @@ fn impossible_values_are_refused_with_the_flag_s_name() {
         ("--listen", "localhost:1 127.0.0.1 unix: x 127.0.0.1:1,"),
         ("--dlm-listen", "unix:/x 37373 on"),
         ("--io", "poll EPOLL io_uring"),
-        ("--shards", "0 2 -1 65537 two"),
+        ("--shards", "0 1025 -1 65537 two"),
+        ("--pin", "on 3-2 1,1 -1 1; 1024"),
+        ("--spin-us", "-1 1000001 1s"),
+        ("--busy-poll-us", "-1 1000001 1s"),
         ("--admin-listen", "127.0.0.1:9327 none on"),
         ("--state-dir", "/var/lib/leasehold off"),
         ("--drain-seconds", "-1 1441m 0.5 1h 18446744073709551617"),
@@ -256,7 +265,7 @@ fn every_flag_has_its_environment_variable_and_help() {
         .filter_map(|argument| Some((argument.get_long()?, argument)))
         .filter(|(long, _)| *long != "help")
         .collect();
-    assert_eq!(flags.len(), 37);
+    assert_eq!(flags.len(), 40);
     for (long, argument) in flags {
         let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
         assert_eq!(

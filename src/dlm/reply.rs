@@ -104,6 +104,16 @@ impl<'a> DlmReply<'a> {
         }
     }
 
+    /// The same, borrowing nothing.
+    pub fn into_owned(self) -> DlmReply<'static> {
+        let owned = |text: Cow<'a, str>| Cow::Owned(text.into_owned());
+        DlmReply {
+            status: self.status,
+            id: self.id.map(owned),
+            data_store: self.data_store.map(owned),
+        }
+    }
+
     /// Appends the coded line to `out`, its newline included.
     pub fn encode(&self, out: &mut Vec<u8>) {
         wire::encode(b"{\"Status\":\"", out);

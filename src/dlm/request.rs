@@ -49,6 +49,24 @@ pub enum Operation<'a> {
     Version,
 }
 
+impl Operation<'_> {
+    /// The same, borrowing nothing.
+    pub fn into_owned(self) -> Operation<'static> {
+        match self {
+            Operation::Lock { ttl_ms } => Operation::Lock { ttl_ms },
+            Operation::Unlock => Operation::Unlock,
+            Operation::TestLock => Operation::TestLock,
+            Operation::Put { ttl_ms, data_store } => Operation::Put {
+                ttl_ms,
+                data_store: Cow::Owned(data_store.into_owned()),
+            },
+            Operation::Get => Operation::Get,
+            Operation::Erase => Operation::Erase,
+            Operation::Version => Operation::Version,
+        }
+    }
+}
+
 /// What a server's flags allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DlmLimits {

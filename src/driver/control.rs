@@ -1,7 +1,9 @@
-//! What the main thread tells a loop.
+//! What other threads tell one loop.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use super::loops::Arrival;
 use super::waker::Waker;
 
 /// An order to a loop.
@@ -16,12 +18,16 @@ pub(super) enum Order {
     },
 }
 
-/// The line from the main thread to one loop.
+/// The line to one loop.
 #[derive(Debug)]
 pub(super) struct Control {
     /// 0: serve; otherwise the drain's milliseconds plus 1.
     order: AtomicU64,
     waker: Waker,
+    /// Connections from other loops, each once in its life: bounded by their number.
+    arrivals: Mutex<Vec<Arrival>>,
+    /// Set after an arrival was put there.
+    has_arrivals: AtomicBool,
 }
 
 impl Control {
@@ -33,6 +39,8 @@ impl Control {
         Ok(Control {
             order: AtomicU64::new(0),
             waker: Waker::new()?,
+            arrivals: Mutex::new(Vec::new()),
+            has_arrivals: AtomicBool::new(false),
         })
     }
 
@@ -46,14 +54,26 @@ impl Control {
         }
     }
 
-    /// Tells the loop to drain.
-    ///
-    /// # Errors
-    /// The loop could not be woken; it will still see the order at its next turn.
-    pub(super) fn drain(&self, within_ms: u64) -> std::io::Result<()> {
+    /// Orders a drain; wake the loop after it.
+    pub(super) fn order_drain(&self, within_ms: u64) {
         self.order
             .store(within_ms.saturating_add(1), Ordering::Release);
-        self.wake()
+    }
+
+    /// Hands a connection over; wake the loop after it.
+    pub(super) fn arrive(&self, arrival: Arrival) {
+        self.lock_arrivals().push(arrival);
+        self.has_arrivals.store(true, Ordering::Release);
+    }
+
+    /// The connections that were handed over since last asked. Costs a load while
+    /// there is none.
+    pub(super) fn take_arrivals(&self) -> Vec<Arrival> {
+        let flag = &self.has_arrivals;
+        if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.lock_arrivals())
     }
 
     /// Wakes the loop.
@@ -67,5 +87,9 @@ impl Control {
     /// What the loop watches to be woken.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
+    }
+
+    fn lock_arrivals(&self) -> std::sync::MutexGuard<'_, Vec<Arrival>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

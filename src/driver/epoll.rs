@@ -6,21 +6,21 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::sync::Arc;
 use std::time::Duration;
 
+use log::warn;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 
 use super::connections::Connections;
-use super::control::Control;
-use super::drain::{Drain, Step};
-use super::identity_files::IdentityPort;
+use super::drain::Step;
 use super::listener::{Accepted, Acceptor, Listener, Stream};
+use super::loops::Arrival;
+use super::turn::{Place, Turn};
 use crate::clock;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
-use crate::worker::{Action, PeerEnd, Protocol, Worker};
+use crate::worker::{Action, PeerEnd, Protocol};
 
 /// Most bytes read from one session per turn; with [`crate::worker`]'s step budget
 /// this bounds how long one session can keep the others waiting.
@@ -29,9 +29,6 @@ const READ_CHUNK_BYTES: usize = 64 * 1024;
 const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted per turn, so that a storm of them does not keep sessions waiting.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Longest sleep while anything is timed: epoll_wait does not count suspend, the
-/// deadlines do.
-const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// Tokens of what is not a session lie above every [`SessionId`] of loops in use.
 const WAKER: Token = Token(usize::MAX);
@@ -62,8 +59,7 @@ struct Listening {
 /// One event loop.
 pub(super) struct EpollLoop {
     poll: Poll,
-    worker: Worker,
-    identities: IdentityPort,
+    turn: Turn,
     listeners: Vec<Listening>,
     connections: Connections<Connection>,
     /// Connections to read in the next turn, each once.
@@ -71,22 +67,16 @@ pub(super) struct EpollLoop {
     /// Those being read in this turn; kept for its allocation.
     reading: Vec<SessionId>,
     chunk: Box<[u8]>,
-    drain: Drain,
 }
 
 impl EpollLoop {
-    /// A loop that serves `listeners` and obeys `control`.
+    /// A loop that serves `listeners`.
     ///
     /// # Errors
     /// The kernel refused an epoll instance or an eventfd.
-    pub(super) fn new(
-        worker: Worker,
-        listeners: Vec<(Protocol, Listener)>,
-        identities: IdentityPort,
-        control: Arc<Control>,
-    ) -> io::Result<EpollLoop> {
+    pub(super) fn new(turn: Turn, listeners: Vec<(Protocol, Listener)>) -> io::Result<EpollLoop> {
         let poll = Poll::new()?;
-        let waker = control.waker().as_fd().as_raw_fd();
+        let waker = turn.waker().as_fd().as_raw_fd();
         poll.registry()
             .register(&mut SourceFd(&waker), WAKER, Interest::READABLE)?;
         let mut listening = Vec::new();
@@ -106,14 +96,12 @@ impl EpollLoop {
         }
         Ok(EpollLoop {
             poll,
-            worker,
-            identities,
+            turn,
             listeners: listening,
             connections: Connections::default(),
             ready: Vec::new(),
             reading: Vec::new(),
             chunk: vec![0; READ_CHUNK_BYTES].into_boxed_slice(),
-            drain: Drain::new(control),
         })
     }
 
@@ -126,21 +114,19 @@ impl EpollLoop {
         while !self.obey() {
             self.gather(&mut events)?;
             self.accept();
+            self.take_arrivals();
             self.read_ready();
-            self.identities.exchange(&mut self.worker);
-            for _ in 0..self.worker.backlog_len() {
-                self.worker.handle_backlog(clock::now());
-            }
-            self.worker.handle_large_request(clock::now());
-            self.worker.handle_timeouts(clock::now());
+            self.turn.judge();
             self.flush();
+            self.turn.wake_others();
         }
+        self.turn.log_counters();
         Ok(())
     }
 
     /// Follows orders and moves a drain on. Returns whether the loop is over.
     fn obey(&mut self) -> bool {
-        match self.drain.step(&mut self.worker, clock::now()) {
+        match self.turn.obey() {
             Step::Serve => false,
             Step::StopNative => {
                 for listening in &mut self.listeners {
@@ -165,6 +151,7 @@ impl EpollLoop {
             Err(error) if error.kind() == ErrorKind::Interrupted => events.clear(),
             other => other?,
         }
+        self.turn.begin(events.iter().count());
         for event in events.iter() {
             let token = event.token();
             if token == WAKER {
@@ -183,7 +170,7 @@ impl EpollLoop {
             // An error is found out by writing where reading is held back.
             if (event.is_writable() || event.is_error()) && !connection.writable {
                 connection.writable = true;
-                self.worker.mark_dirty(id);
+                self.turn.worker.mark_dirty(id);
             }
             if event.is_read_closed() || event.is_error() || event.is_write_closed() {
                 connection.read_to_end = true;
@@ -197,26 +184,16 @@ impl EpollLoop {
         Ok(())
     }
 
-    fn sleep_for(&self) -> Option<Duration> {
-        let now = clock::now();
-        let accepting = self
-            .listeners
-            .iter()
-            .any(|listening| listening.ready && listening.rest_until <= now);
-        if accepting || !self.ready.is_empty() || self.worker.has_work() {
+    fn sleep_for(&mut self) -> Option<Duration> {
+        if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let resting = self
+        let accepting = self
             .listeners
             .iter()
             .filter(|listening| listening.ready)
             .map(|listening| listening.rest_until);
-        let due = resting
-            .chain(self.drain.poll_timeout())
-            .chain(self.worker.poll_timeout())
-            .min()?;
-        let nanos = due.as_nanos().saturating_sub(now.as_nanos());
-        Some(Duration::from_nanos(nanos).min(MAX_SLEEP))
+        self.turn.sleep_for(accepting)
     }
 
     fn accept(&mut self) {
@@ -227,32 +204,23 @@ impl EpollLoop {
             }
             for _ in 0..ACCEPTS_PER_TURN {
                 match listening.acceptor.accept(now) {
-                    Accepted::Stream(mut stream) => {
-                        let protocol = listening.protocol;
-                        // Read anew: its time must not begin before it was there.
-                        let since = clock::now();
-                        let Some(id) = self.worker.handle_accepted(protocol, since) else {
-                            continue;
-                        };
-                        let interest = Interest::READABLE | Interest::WRITABLE;
-                        let registry = self.poll.registry();
-                        if registry
-                            .register(stream.source(), token_of(id), interest)
-                            .is_err()
-                        {
-                            // No memory for the watch: turned away like one over the limit.
-                            self.worker.handle_closed(id);
-                            continue;
+                    Accepted::Stream(stream) => match self.turn.place(listening.protocol) {
+                        Some(Place::Here(id)) => {
+                            let registry = self.poll.registry();
+                            watch(registry, &mut self.connections, &mut self.turn, id, stream);
                         }
-                        let connection = Connection {
-                            stream,
-                            readable: false,
-                            read_to_end: false,
-                            writable: true,
-                            listed: false,
-                        };
-                        self.connections.insert(id, connection);
-                    }
+                        Some(Place::There(to)) => {
+                            let socket = stream.into();
+                            self.turn.loops.hand_over(
+                                to,
+                                Arrival {
+                                    socket,
+                                    input: None,
+                                },
+                            );
+                        }
+                        None => {}
+                    },
                     Accepted::Lost => {}
                     Accepted::Nobody => {
                         listening.ready = false;
@@ -267,6 +235,23 @@ impl EpollLoop {
         }
     }
 
+    /// Takes in what other loops have handed over.
+    fn take_arrivals(&mut self) {
+        for (id, Arrival { socket, input }) in self.turn.take_arrivals() {
+            let registry = self.poll.registry();
+            watch(
+                registry,
+                &mut self.connections,
+                &mut self.turn,
+                id,
+                socket.into(),
+            );
+            if let Some(input) = input {
+                self.turn.worker.handle_received(id, &input, clock::now());
+            }
+        }
+    }
+
     /// Reads one chunk from every connection that has something.
     fn read_ready(&mut self) {
         std::mem::swap(&mut self.ready, &mut self.reading);
@@ -276,13 +261,13 @@ impl EpollLoop {
             };
             connection.listed = false;
             // Pushed back, its readiness is kept until `flush` lists it again.
-            if !self.worker.wants_input(id) {
+            if !self.turn.worker.wants_input(id) {
                 continue;
             }
             match connection.stream.read(&mut self.chunk) {
                 Ok(0) => {
                     connection.readable = false;
-                    self.worker.handle_end(id, PeerEnd::Fin, clock::now());
+                    self.turn.worker.handle_end(id, PeerEnd::Fin, clock::now());
                 }
                 Ok(count) => {
                     // A short read has emptied the socket: what comes later makes an edge.
@@ -291,7 +276,8 @@ impl EpollLoop {
                     if connection.readable {
                         list(id, connection, &mut self.ready);
                     }
-                    self.worker
+                    self.turn
+                        .worker
                         .handle_received(id, &self.chunk[..count], clock::now());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => connection.readable = false,
@@ -300,8 +286,29 @@ impl EpollLoop {
                 }
                 Err(_) => {
                     connection.readable = false;
-                    self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+                    self.turn
+                        .worker
+                        .handle_end(id, PeerEnd::Broken, clock::now());
                 }
+            }
+        }
+    }
+
+    /// Sends a session to the loop it wants. Its socket says there again what it has
+    /// said here: whatever is to be read, its end included.
+    fn hand_over(&mut self, id: SessionId, to: u16) {
+        let Some(input) = self.turn.worker.take_moving(id) else {
+            return;
+        };
+        let Some(Connection { stream, .. }) = self.connections.remove(id) else {
+            return self.turn.loops.loads.leave(id.loop_index());
+        };
+        let registry = self.poll.registry();
+        match registry.deregister(&mut SourceFd(&stream.as_raw_fd())) {
+            Ok(()) => self.turn.hand_over(to, stream.into(), input),
+            Err(error) => {
+                warn!("cannot move {id:?}: {error}");
+                self.turn.loops.loads.leave(id.loop_index());
             }
         }
     }
@@ -309,45 +316,84 @@ impl EpollLoop {
     /// Writes every session that is owed something, and closes those at their end.
     fn flush(&mut self) {
         let now = clock::now();
-        while let Some(id) = self.worker.poll_dirty() {
+        while let Some(id) = self.turn.worker.poll_dirty() {
             let Some(connection) = self.connections.get_mut(id) else {
                 continue;
             };
-            let closed = loop {
-                match self.worker.poll_action(id, now) {
+            let end = loop {
+                match self.turn.worker.poll_action(id, now) {
                     Action::Write(_) if !connection.writable => {
-                        self.worker.handle_blocked(id, now);
-                        break false;
+                        self.turn.worker.handle_blocked(id, now);
+                        break End::None;
                     }
                     Action::Write(bytes) => match connection.stream.write(bytes) {
                         Ok(count) => {
                             // A short write has filled the socket; room makes an edge.
                             connection.writable = count == bytes.len();
-                            self.worker.handle_submitted(id, count);
+                            self.turn.worker.handle_submitted(id, count);
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
                             connection.writable = false;
                         }
                         Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(_) => self.worker.handle_end(id, PeerEnd::Broken, now),
+                        Err(_) => self.turn.worker.handle_end(id, PeerEnd::Broken, now),
                     },
                     Action::ShutdownWrite => {
                         if connection.stream.shutdown_write().is_err() {
-                            self.worker.handle_end(id, PeerEnd::Broken, now);
+                            self.turn.worker.handle_end(id, PeerEnd::Broken, now);
                         }
                     }
-                    Action::Close => break true,
-                    Action::Wait => break false,
+                    Action::Close => break End::Close,
+                    Action::Move(to) => break End::Move(to),
+                    Action::Wait => break End::None,
                 }
             };
-            if closed {
-                self.connections.remove(id);
-                self.worker.handle_closed(id);
-            } else if connection.readable && self.worker.wants_input(id) {
-                list(id, connection, &mut self.ready);
+            match end {
+                End::None => {
+                    if connection.readable && self.turn.worker.wants_input(id) {
+                        list(id, connection, &mut self.ready);
+                    }
+                }
+                End::Close => {
+                    self.connections.remove(id);
+                    self.turn.handle_closed(id);
+                }
+                End::Move(to) => self.hand_over(id, to),
             }
         }
     }
+}
+
+/// What becomes of a connection once its session was looked at.
+enum End {
+    None,
+    Close,
+    Move(u16),
+}
+
+/// Begins to watch a session's connection.
+fn watch(
+    registry: &Registry,
+    connections: &mut Connections<Connection>,
+    turn: &mut Turn,
+    id: SessionId,
+    stream: Stream,
+) {
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    let watched = registry.register(&mut SourceFd(&stream.as_raw_fd()), token_of(id), interest);
+    if watched.is_err() {
+        // No memory for the watch: turned away like one over the limit.
+        turn.handle_closed(id);
+        return;
+    }
+    let connection = Connection {
+        stream,
+        readable: false,
+        read_to_end: false,
+        writable: true,
+        listed: false,
+    };
+    connections.insert(id, connection);
 }
 
 fn token_of(id: SessionId) -> Token {

@@ -14,7 +14,7 @@ use std::thread;
 use log::warn;
 use rustix::fs::{Mode, OFlags};
 
-use super::control::Control;
+use super::loops::Loops;
 use crate::clock;
 use crate::dlm::{Identity, generate_identity_file, identity_file_name};
 use crate::engine::time::Time;
@@ -40,7 +40,8 @@ struct Mailbox {
     outcomes: Mutex<Vec<Outcome>>,
     /// Set after an outcome was put there.
     is_full: AtomicBool,
-    control: Arc<Control>,
+    loops: Arc<Loops>,
+    loop_index: u16,
 }
 
 struct Ask {
@@ -116,24 +117,30 @@ fn write_private_file(path: &Path, contents: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Starts the thread that reads identity files in `directory` for the loop that
-/// `control` wakes. It ends with its port.
+/// Starts the thread that reads identity files in `directory` for `loops`, and
+/// returns the ports of the first `count` of them. It ends with the last port.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub(super) fn start(directory: PathBuf, control: Arc<Control>) -> io::Result<IdentityPort> {
+pub(super) fn start(
+    directory: PathBuf,
+    loops: &Arc<Loops>,
+    count: u16,
+) -> io::Result<Vec<IdentityPort>> {
     let (asks, to_read) = mpsc::channel();
     thread::Builder::new()
         .name("identities".into())
         .spawn(move || read_all(&directory, &to_read))?;
-    Ok(IdentityPort {
-        asks,
+    let port = |loop_index| IdentityPort {
+        asks: asks.clone(),
         mailbox: Arc::new(Mailbox {
             outcomes: Mutex::new(Vec::new()),
             is_full: AtomicBool::new(false),
-            control,
+            loops: Arc::clone(loops),
+            loop_index,
         }),
-    })
+    };
+    Ok((0..count).map(port).collect())
 }
 
 impl IdentityPort {
@@ -183,9 +190,7 @@ fn read_all(directory: &Path, to_read: &Receiver<Ask>) {
         };
         mailbox.lock().push((name, identity));
         mailbox.is_full.store(true, Ordering::Release);
-        if let Err(error) = mailbox.control.wake() {
-            warn!("cannot wake a loop: {error}");
-        }
+        mailbox.loops.wake(mailbox.loop_index);
     }
 }
 

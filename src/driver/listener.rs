@@ -2,9 +2,9 @@
 //! accepting at the descriptor limit, the options of an accepted socket.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use log::warn;
 use mio::event::Source;
-use mio::net::TcpStream;
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::clock;
@@ -100,18 +100,20 @@ impl StartLock {
         }
     }
 
-    /// Binds and listens on `address`; accepted sockets have `options`.
+    /// Binds and listens on `address` once for each loop, among which the kernel shares
+    /// connections out; accepted sockets have `options`.
     ///
     /// # Errors
     /// [`BindError::InUse`] if anybody listens there.
     pub(super) fn listen(
         &self,
         address: SocketAddr,
+        loops: u16,
         backlog: u32,
         options: &SocketOptions,
-    ) -> Result<TcpListener, BindError> {
+    ) -> Result<Vec<TcpListener>, BindError> {
         let address = self.prove_free(address)?;
-        let listen = || {
+        let listen = |_| {
             let socket = stream_socket(address)?;
             socket.set_reuse_port(true)?;
             socket.bind(&address.into())?;
@@ -120,7 +122,10 @@ impl StartLock {
             socket.set_nonblocking(true)?;
             Ok(TcpListener::from(socket))
         };
-        listen().map_err(|error| BindError::Io(address, error))
+        (0..loops)
+            .map(listen)
+            .collect::<io::Result<Vec<TcpListener>>>()
+            .map_err(|error| BindError::Io(address, error))
     }
 
     /// Binds and listens on a Unix socket that gets the permissions `mode`. A file
@@ -244,6 +249,8 @@ pub(super) struct SocketOptions {
     pub keepalive_count: u32,
     /// `--peer-timeout`: how long sent data may stay unacknowledged (TCP_USER_TIMEOUT).
     pub peer_timeout: Duration,
+    /// `--busy-poll-us` in microseconds; 0: as the host has it (SO_BUSY_POLL).
+    pub busy_poll_us: u32,
 }
 
 impl SocketOptions {
@@ -255,6 +262,11 @@ impl SocketOptions {
             .with_interval(self.keepalive_interval)
             .with_retries(self.keepalive_count);
         socket.set_tcp_keepalive(&keepalive)?;
+        if self.busy_poll_us > 0 {
+            socket.set_busy_poll(self.busy_poll_us).map_err(|error| {
+                io::Error::new(error.kind(), format!("--busy-poll-us: {error}"))
+            })?;
+        }
         // Also bounds a peer that acknowledges probes of a closed window for ever.
         socket.set_tcp_user_timeout(Some(self.peer_timeout))
     }
@@ -429,43 +441,50 @@ impl AsFd for Listener {
 
 impl Listener {
     fn accept(&self) -> io::Result<Stream> {
-        Ok(match self {
-            Listener::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
-            Listener::Unix(listener) => Stream::Unix(listener.accept()?.0),
-        })
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(Stream(rustix::net::accept_with(self, flags)?))
     }
 }
 
-/// A connection of either kind.
+/// A connection, TCP or Unix.
 #[derive(Debug)]
-pub(super) enum Stream {
-    /// TCP.
-    Tcp(TcpStream),
-    /// A Unix stream socket.
-    Unix(mio::net::UnixStream),
+pub(super) struct Stream(OwnedFd);
+
+impl From<OwnedFd> for Stream {
+    /// Takes a socket that is already non-blocking.
+    fn from(socket: OwnedFd) -> Stream {
+        Stream(socket)
+    }
+}
+
+impl From<Stream> for OwnedFd {
+    fn from(stream: Stream) -> OwnedFd {
+        stream.0
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 impl Stream {
     /// Reads what is there.
     ///
     /// # Errors
-    /// As read(2): `WouldBlock` when nothing is there yet.
+    /// As recv(2): `WouldBlock` when nothing is there yet.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-        }
+        let (count, _) = rustix::net::recv(&self.0, buffer, RecvFlags::empty())?;
+        Ok(count)
     }
 
     /// Writes what fits.
     ///
     /// # Errors
-    /// As write(2): `WouldBlock` when nothing fits now.
+    /// As send(2): `WouldBlock` when nothing fits now.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        }
+        Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?)
     }
 
     /// Tells the peer that nothing more comes.
@@ -473,18 +492,7 @@ impl Stream {
     /// # Errors
     /// As shutdown(2).
     pub(super) fn shutdown_write(&self) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
-        }
-    }
-
-    /// The socket, to register.
-    pub(super) fn source(&mut self) -> &mut dyn Source {
-        match self {
-            Stream::Tcp(stream) => stream,
-            Stream::Unix(stream) => stream,
-        }
+        Ok(rustix::net::shutdown(&self.0, Shutdown::Write)?)
     }
 }
 
@@ -508,10 +516,11 @@ mod tests {
             keepalive_interval: Duration::from_secs(7),
             keepalive_count: 4,
             peer_timeout: Duration::from_millis(12_345),
+            busy_poll_us: 0,
         };
         let address = "127.0.0.1:0".parse().unwrap();
         let start = StartLock::take().unwrap();
-        let listener = start.listen(address, 16, &options).unwrap();
+        let listener = start.listen(address, 1, 16, &options).unwrap().remove(0);
         listener.set_nonblocking(false).unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();

@@ -7,16 +7,20 @@ mod drain;
 mod epoll;
 mod identity_files;
 mod listener;
+mod loads;
+mod loops;
+mod turn;
 mod uring;
 mod waker;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use log::{info, warn};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -28,11 +32,12 @@ use crate::config::{Config, Io, Listen};
 use crate::credentials::Credentials;
 use crate::dlm::DlmLimits;
 use crate::limits;
+use crate::mesh;
 use crate::worker::{Protocol, Worker, WorkerConfig};
-use control::Control;
 use epoll::EpollLoop;
-use identity_files::IdentityPort;
 use listener::{Listener, SocketFile, SocketOptions, StartLock};
+use loops::Loops;
+use turn::Turn;
 use uring::{RingOptions, UringLoop};
 
 /// Why a server could not start, or had to stop.
@@ -50,6 +55,9 @@ pub enum ServeError {
     /// io_uring was asked for, and this kernel does not offer what it takes.
     #[error("--io uring: {0}")]
     NoUring(String),
+    /// The loops cannot be pinned as asked.
+    #[error("--pin: {0}")]
+    Pin(String),
     /// A loop, the signals or standard output failed.
     #[error("cannot {0}: {1}")]
     Io(&'static str, io::Error),
@@ -70,27 +78,36 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     let signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|e| ServeError::Io("watch for signals", e))?;
 
+    abort_on_panic();
     let bound = bind(config)?;
-    let worker = Worker::new(worker_config(config, credentials, floor)?);
-    let control = Arc::new(Control::new().map_err(|e| ServeError::Io("make an eventfd", e))?);
-    let identities = identity_files::start(
-        config.dlm.identities.directory.clone(),
-        Arc::clone(&control),
-    )
-    .map_err(|e| ServeError::Io("start the identity thread", e))?;
-    let event_loop = EventLoop::new(
-        driver,
-        worker,
-        bound.listeners,
-        identities,
-        Arc::clone(&control),
-    )
-    .map_err(|e| ServeError::Io("start an event loop", e))?;
+    let shards = config.loops.shards;
+    let loops = Loops::new(shards, config.limits.max_connections)
+        .map_err(|e| ServeError::Io("make an eventfd", e))?;
+    let loops = Arc::new(loops);
+    let workers = workers(config, credentials, floor)?;
+    let directory = config.dlm.identities.directory.clone();
+    let identities = identity_files::start(directory, &loops, shards)
+        .map_err(|e| ServeError::Io("start the identity thread", e))?;
+    let spin = Duration::from_micros(config.loops.spin_us.into());
+    let mut event_loops = Vec::new();
+    for ((worker, identities), listeners) in
+        workers.into_iter().zip(identities).zip(bound.listeners)
+    {
+        let turn = Turn::new(worker, Arc::clone(&loops), identities, spin);
+        let event_loop = EventLoop::new(driver, turn, listeners)
+            .map_err(|e| ServeError::Io("start an event loop", e))?;
+        event_loops.push(event_loop);
+    }
+    let cores = config.loops.pin.cores(shards).map_err(ServeError::Pin)?;
+    let ends = start(event_loops, &cores)?;
 
     let io = driver.name();
-    info!("serving on one {io} loop");
+    info!(
+        "serving on {shards} {io} {}",
+        if shards == 1 { "loop" } else { "loops" }
+    );
     let (listening, dlm) = (bound.native_addresses, bound.dlm_address);
-    let ready = format!("ready listen={listening} dlm={dlm} admin=off io={io} shards=1\n");
+    let ready = format!("ready listen={listening} dlm={dlm} admin=off io={io} shards={shards}\n");
     let mut stdout = io::stdout();
     stdout
         .write_all(ready.as_bytes())
@@ -101,10 +118,14 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     let watch = signals.handle();
     let watcher = thread::Builder::new()
         .name("signals".into())
-        .spawn(move || watch_signals(signals, &control, drain_ms))
+        .spawn(move || watch_signals(signals, &loops, drain_ms))
         .map_err(|e| ServeError::Io("start the signal thread", e))?;
-    let outcome = event_loop
-        .run()
+    // The first failure ends the server: without one of its loops, keys would be dark.
+    let outcome = ends
+        .iter()
+        .take(shards.into())
+        .find(Result::is_err)
+        .unwrap_or(Ok(()))
         .map_err(|e| ServeError::Io("wait for events", e));
     drop(bound.socket_files);
     watch.close();
@@ -112,6 +133,46 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
         unreachable!("a panic ends the process");
     }
     outcome
+}
+
+/// Makes a panic on any thread end the process, however the program was built: a dead
+/// loop would leave its keys dark behind an open port.
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
+/// Runs each loop on a thread of its own, on the core it is given. The receiver gets
+/// the end of each.
+fn start(
+    event_loops: Vec<EventLoop>,
+    cores: &[Option<usize>],
+) -> Result<mpsc::Receiver<io::Result<()>>, ServeError> {
+    let (ended, ends) = mpsc::channel();
+    for (index, event_loop) in event_loops.into_iter().enumerate() {
+        let ended = ended.clone();
+        let core = cores.get(index).copied().flatten();
+        thread::Builder::new()
+            .name(format!("loop-{index}"))
+            .spawn(move || {
+                let outcome = core.map_or(Ok(()), pin_to).and_then(|()| event_loop.run());
+                // Nobody listens any more where the server could not start.
+                let _ = ended.send(outcome);
+            })
+            .map_err(|e| ServeError::Io("start a loop's thread", e))?;
+    }
+    Ok(ends)
+}
+
+/// Keeps the calling thread on one core.
+fn pin_to(core: usize) -> io::Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    let pinned = sched_setaffinity(None, &cores);
+    pinned.map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("--pin {core}: {e}")))
 }
 
 /// How the loops talk to the kernel, decided once.
@@ -164,18 +225,14 @@ enum EventLoop {
 impl EventLoop {
     fn new(
         driver: Driver,
-        worker: Worker,
+        turn: Turn,
         listeners: Vec<(Protocol, Listener)>,
-        identities: IdentityPort,
-        control: Arc<Control>,
     ) -> io::Result<EventLoop> {
         match driver {
-            Driver::Epoll => EpollLoop::new(worker, listeners, identities, control)
+            Driver::Epoll => EpollLoop::new(turn, listeners)
                 .map(|event_loop| EventLoop::Epoll(Box::new(event_loop))),
-            Driver::Uring(options) => {
-                UringLoop::new(worker, listeners, identities, control, options)
-                    .map(|event_loop| EventLoop::Uring(Box::new(event_loop)))
-            }
+            Driver::Uring(options) => UringLoop::new(turn, listeners, options)
+                .map(|event_loop| EventLoop::Uring(Box::new(event_loop))),
         }
     }
 
@@ -189,7 +246,7 @@ impl EventLoop {
 }
 
 /// Turns signals into orders; ends when the loops are done.
-fn watch_signals(mut signals: Signals, control: &Control, drain_ms: u64) {
+fn watch_signals(mut signals: Signals, loops: &Loops, drain_ms: u64) {
     let mut draining = false;
     for signal in signals.forever() {
         if draining {
@@ -198,9 +255,7 @@ fn watch_signals(mut signals: Signals, control: &Control, drain_ms: u64) {
         }
         draining = true;
         info!("draining for at most {drain_ms} ms");
-        if let Err(error) = control.drain(drain_ms) {
-            warn!("cannot wake a loop: {error}");
-        }
+        loops.drain(drain_ms);
     }
 }
 
@@ -223,7 +278,8 @@ fn anonymous_dlm_allowed(config: &Config, has_credentials: bool) -> bool {
 
 /// What a server listens on, and how the ready line tells it.
 struct Bound {
-    listeners: Vec<(Protocol, Listener)>,
+    /// Each loop's.
+    listeners: Vec<Vec<(Protocol, Listener)>>,
     native_addresses: String,
     dlm_address: String,
     socket_files: Vec<SocketFile>,
@@ -231,34 +287,46 @@ struct Bound {
 
 fn bind(config: &Config) -> Result<Bound, ServeError> {
     let start = StartLock::take()?;
-    let backlog = config.connection.backlog;
+    let connection = &config.connection;
     let options = socket_options(config);
-    let mut listeners = Vec::new();
+    let shards = config.loops.shards;
+    let mut listeners: Vec<Vec<_>> = (0..shards).map(|_| Vec::new()).collect();
+    let mut listen_tcp = |protocol, address| -> Result<SocketAddr, BindError> {
+        let sockets = start.listen(address, shards, connection.backlog, &options)?;
+        let mut local = address;
+        for (socket, listeners) in sockets.into_iter().zip(&mut listeners) {
+            local = socket
+                .local_addr()
+                .map_err(|error| BindError::Io(address, error))?;
+            let listener = mio::net::TcpListener::from_std(socket);
+            listeners.push((protocol, Listener::Tcp(listener)));
+        }
+        Ok(local)
+    };
     let mut native_addresses = Vec::new();
+    let mut unix_listeners = Vec::new();
     let mut socket_files = Vec::new();
     for listen in &config.listen {
         match listen {
             Listen::Tcp(address) => {
-                let (listener, local) = listen_tcp(&start, *address, backlog, &options)?;
-                listeners.push((Protocol::Native, listener));
-                native_addresses.push(local.to_string());
+                native_addresses.push(listen_tcp(Protocol::Native, *address)?.to_string());
             }
             Listen::Unix(path) => {
-                let mode = config.connection.unix_mode;
-                let (listener, file) = start.listen_unix(path, mode, backlog)?;
+                let (listener, file) =
+                    start.listen_unix(path, connection.unix_mode, connection.backlog)?;
                 let listener = mio::net::UnixListener::from_std(listener);
-                listeners.push((Protocol::Native, Listener::Unix(listener)));
+                unix_listeners.push((Protocol::Native, Listener::Unix(listener)));
                 native_addresses.push(listen.to_string());
                 socket_files.push(file);
             }
         }
     }
-    let mut dlm_address = OFF.to_owned();
-    if let Some(address) = config.dlm.listen {
-        let (listener, local) = listen_tcp(&start, address, backlog, &options)?;
-        listeners.push((Protocol::Dlm, listener));
-        dlm_address = local.to_string();
-    }
+    let dlm_address = match config.dlm.listen {
+        None => OFF.to_owned(),
+        Some(address) => listen_tcp(Protocol::Dlm, address)?.to_string(),
+    };
+    // The kernel shares nothing out here: one loop accepts, and hands over by count.
+    listeners[0].append(&mut unix_listeners);
     Ok(Bound {
         listeners,
         native_addresses: match native_addresses.is_empty() {
@@ -273,18 +341,26 @@ fn bind(config: &Config) -> Result<Bound, ServeError> {
 /// How the ready line tells that a protocol is not served.
 const OFF: &str = "off";
 
-fn listen_tcp(
-    start: &StartLock,
-    address: SocketAddr,
-    backlog: u32,
-    options: &SocketOptions,
-) -> Result<(Listener, SocketAddr), BindError> {
-    let listener = start.listen(address, backlog, options)?;
-    let local = listener
-        .local_addr()
-        .map_err(|error| BindError::Io(address, error))?;
-    let listener = mio::net::TcpListener::from_std(listener);
-    Ok((Listener::Tcp(listener), local))
+/// A worker for each loop.
+fn workers(
+    config: &Config,
+    credentials: Option<Credentials>,
+    first_token: u64,
+) -> Result<Vec<Worker>, ServeError> {
+    let shards = config.loops.shards;
+    let routing_seed = random_seed()?;
+    let ports = mesh::build(shards, mesh::ring_capacity(shards));
+    (0..)
+        .zip(ports)
+        .map(|(loop_index, port)| {
+            let config = WorkerConfig {
+                loop_index,
+                routing_seed,
+                ..worker_config(config, credentials.clone(), first_token)?
+            };
+            Ok(Worker::new(config, port))
+        })
+        .collect()
 }
 
 fn worker_config(
@@ -311,14 +387,14 @@ fn worker_config(
                 anonymous_max_ttl_ms: config.dlm.anonymous_max_ttl_ms,
                 anonymous_max_data_chars: config.dlm.anonymous_max_data_chars,
             },
-            max_connections: config.dlm.max_connections as usize,
+            max_connections: config.share_of(config.dlm.max_connections as usize),
             max_payload_bytes: config.dlm.max_payload_bytes,
-            max_buffered_bytes: config.dlm.max_buffered_bytes,
+            max_buffered_bytes: config.share_of(config.dlm.max_buffered_bytes),
             request_timeout_ms: config.dlm.request_timeout_ms.into(),
         },
-        loops: 1,
+        loops: config.loops.shards,
         loop_index: 0,
-        routing_seed: random_seed()?,
+        routing_seed: 0,
         hash_seed: random_seed()?,
         first_token,
     })
@@ -334,6 +410,44 @@ fn socket_options(config: &Config) -> SocketOptions {
         keepalive_idle: Duration::from_secs(connection.keepalive_idle_s.into()),
         keepalive_interval: Duration::from_secs(connection.keepalive_interval_s.into()),
         keepalive_count: connection.keepalive_count,
+        busy_poll_us: config.loops.busy_poll_us,
         peer_timeout: Duration::from_millis(connection.peer_timeout_ms.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    /// Set in the process that is to panic.
+    const PANICS: &str = "LEASEHOLD_TEST_PANICS";
+
+    /// Scenario 52. The test is its own victim, in a process of its own, and leaves its
+    /// thread's panic to what `serve` has set up: Cargo builds tests so that a panic
+    /// would end no more than the thread.
+    #[test]
+    fn a_panic_on_any_thread_ends_the_process_with_its_message() {
+        if std::env::var_os(PANICS).is_some() {
+            abort_on_panic();
+            let panics = || panic!("the loop is broken");
+            let thread = thread::Builder::new().name("loop-7".into()).spawn(panics);
+            let _ = thread.unwrap().join();
+            unreachable!("the process has outlived its thread");
+        }
+        let name = "driver::tests::a_panic_on_any_thread_ends_the_process_with_its_message";
+        let outcome = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(PANICS, "1")
+            .output()
+            .unwrap();
+        assert_eq!(outcome.status.signal(), Some(libc::SIGABRT));
+        let said = String::from_utf8_lossy(&outcome.stderr);
+        assert!(said.contains("the loop is broken"), "{said}");
+        assert!(said.contains("loop-7"), "{said}");
+        assert!(!said.contains("outlived"), "{said}");
     }
 }

@@ -16,31 +16,27 @@ mod user_data;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd as _;
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use log::{debug, info};
+use log::{debug, info, warn};
 use rustix::io::Errno;
+use slab::Slab;
 
 pub(super) use probe::probe;
 
 use super::connections::Connections;
-use super::control::Control;
-use super::drain::{Drain, Step};
-use super::identity_files::IdentityPort;
+use super::drain::Step;
 use super::listener::{ACCEPT_REST_MS, AcceptLog, Listener, is_of_one_connection};
+use super::loops::Arrival;
+use super::turn::{Place, Turn};
 use crate::clock;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
 use crate::stats::RingCounters;
-use crate::worker::{Action, PeerEnd, Protocol, Worker};
+use crate::worker::{Action, PeerEnd, Protocol};
 use ring::{Accepted, Completion, DirectFd, Received, Ring};
 pub(super) use setup::RingOptions;
-
-/// Longest sleep while anything is timed: the ring's time-outs do not count
-/// suspend, the deadlines do.
-const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// A listening socket and how far it accepts.
 #[derive(Debug)]
@@ -70,6 +66,11 @@ struct Connection {
     shutting_down: bool,
     /// The worker has let go of it.
     closing: bool,
+    /// The loop it goes to once the kernel works on nothing of it.
+    moving: Option<u16>,
+    /// It comes from another loop: its socket is not in the ring's table yet, and
+    /// these bytes of it are received already.
+    arriving: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,18 +88,34 @@ enum Receiving {
 }
 
 impl Connection {
+    const IDLE: Connection = Connection {
+        fd: None,
+        receiving: Receiving::Idle,
+        fed: false,
+        sending: false,
+        blocked: false,
+        shutting_down: false,
+        closing: false,
+        moving: None,
+        arriving: None,
+    };
+
     /// The kernel may still hand over bytes.
     fn is_receiving(&self) -> bool {
         matches!(self.receiving, Receiving::Armed | Receiving::Stopping)
     }
 }
 
+/// A socket on its way out of the ring's table, to another loop.
+struct Departure {
+    to: u16,
+    input: Option<Vec<u8>>,
+}
+
 /// One event loop.
 pub(super) struct UringLoop {
     ring: Ring,
-    worker: Worker,
-    control: Arc<Control>,
-    identities: IdentityPort,
+    turn: Turn,
     listeners: Vec<Listening>,
     accept_log: AcceptLog,
     connections: Connections<Connection>,
@@ -110,20 +127,18 @@ pub(super) struct UringLoop {
     unfed: Vec<SessionId>,
     /// Sessions of which an operation could not be cancelled at the first try.
     uncancelled: Vec<SessionId>,
+    departures: Slab<Departure>,
     counters: RingCounters,
-    drain: Drain,
 }
 
 impl UringLoop {
-    /// A loop that serves `listeners` and obeys `control`. Any thread may then run it.
+    /// A loop that serves `listeners`. Any thread may then run it.
     ///
     /// # Errors
     /// The kernel refused the ring; [`probe`] says why.
     pub(super) fn new(
-        worker: Worker,
+        turn: Turn,
         listeners: Vec<(Protocol, Listener)>,
-        identities: IdentityPort,
-        control: Arc<Control>,
         options: RingOptions,
     ) -> io::Result<UringLoop> {
         let listening = |(protocol, listener)| Listening {
@@ -133,12 +148,11 @@ impl UringLoop {
             armed: false,
             rest_until: Time::ZERO,
         };
-        let ring = Ring::new(options, worker.loop_index())?;
+        let ring = Ring::new(options, turn.worker.loop_index())?;
         info!("{ring}");
         Ok(UringLoop {
             ring,
-            worker,
-            identities,
+            turn,
             listeners: listeners.into_iter().map(listening).collect(),
             accept_log: AcceptLog::default(),
             connections: Connections::default(),
@@ -146,9 +160,8 @@ impl UringLoop {
             starved: VecDeque::new(),
             unfed: Vec::new(),
             uncancelled: Vec::new(),
+            departures: Slab::new(),
             counters: RingCounters::default(),
-            drain: Drain::new(Arc::clone(&control)),
-            control,
         })
     }
 
@@ -159,16 +172,22 @@ impl UringLoop {
     pub(super) fn run(&mut self) -> io::Result<()> {
         self.start()?;
         while !self.obey() {
-            self.turn(self.sleep_for())?;
+            let sleep = self.sleep_for();
+            self.turn(sleep)?;
         }
-        debug!("{:?}", self.counters());
+        self.turn.log_counters();
+        debug!(
+            "loop {}: {:?}",
+            self.turn.worker.loop_index(),
+            self.counters()
+        );
         Ok(())
     }
 
     /// Makes the calling thread the loop's.
     fn start(&mut self) -> io::Result<()> {
         self.ring.enable()?;
-        self.ring.watch(self.control.waker().as_fd());
+        self.ring.watch(self.turn.waker().as_fd());
         self.resume_accepting();
         Ok(())
     }
@@ -176,15 +195,12 @@ impl UringLoop {
     fn turn(&mut self, sleep: Option<Duration>) -> io::Result<()> {
         self.ring.submit_and_wait(sleep)?;
         self.gather();
+        self.take_arrivals();
         self.resume_starved();
         self.cancel_again();
-        self.identities.exchange(&mut self.worker);
-        for _ in 0..self.worker.backlog_len() {
-            self.worker.handle_backlog(clock::now());
-        }
-        self.worker.handle_large_request(clock::now());
-        self.worker.handle_timeouts(clock::now());
+        self.turn.judge();
         self.flush();
+        self.turn.wake_others();
         self.resume_accepting();
         Ok(())
     }
@@ -196,7 +212,7 @@ impl UringLoop {
 
     /// Follows orders and moves a drain on. Returns whether the loop is over.
     fn obey(&mut self) -> bool {
-        match self.drain.step(&mut self.worker, clock::now()) {
+        match self.turn.obey() {
             Step::Serve => false,
             Step::StopNative => {
                 self.stop_accepting(|protocol| protocol == Protocol::Native);
@@ -215,14 +231,15 @@ impl UringLoop {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.reap(&mut completions);
         self.counters.completions += completions.len() as u64;
+        self.turn.begin(completions.len());
         for completion in completions.drain(..) {
             self.handle(completion);
         }
         self.completions = completions;
     }
 
-    fn sleep_for(&self) -> Option<Duration> {
-        if self.worker.has_work() || !self.starved.is_empty() || self.awaits_quick_send() {
+    fn sleep_for(&mut self) -> Option<Duration> {
+        if !self.starved.is_empty() || self.awaits_quick_send() {
             return Some(Duration::ZERO);
         }
         let resting = self
@@ -230,12 +247,7 @@ impl UringLoop {
             .iter()
             .filter(|listening| listening.listener.is_some() && !listening.armed)
             .map(|listening| listening.rest_until);
-        let due = resting
-            .chain(self.drain.poll_timeout())
-            .chain(self.worker.poll_timeout())
-            .min()?;
-        let nanos = due.as_nanos().saturating_sub(clock::now().as_nanos());
-        Some(Duration::from_nanos(nanos).min(MAX_SLEEP))
+        self.turn.sleep_for(resting)
     }
 
     /// A session closes, or reads on, once a send is done that may say nothing when
@@ -243,7 +255,7 @@ impl UringLoop {
     fn awaits_quick_send(&self) -> bool {
         self.ring
             .quick_sends()
-            .any(|id| !self.worker.wants_input(id))
+            .any(|id| !self.turn.worker.wants_input(id))
     }
 
     fn handle(&mut self, completion: Completion) {
@@ -260,20 +272,24 @@ impl UringLoop {
                     connection.shutting_down = false;
                 }
                 if outcome.is_err() {
-                    self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+                    self.turn
+                        .worker
+                        .handle_end(id, PeerEnd::Broken, clock::now());
                 }
                 self.close_if_idle(id);
             }
+            Completion::Installed { key, outcome } => self.handle_installed(key, outcome),
+            Completion::Adopted { id, outcome } => self.handle_adopted(id, outcome),
             Completion::NotCancelled { id } => {
                 self.counters.not_cancelled += 1;
                 self.uncancelled.push(id);
             }
             Completion::Closed { id } => {
                 self.connections.remove(id);
-                self.worker.handle_closed(id);
+                self.turn.handle_closed(id);
             }
             Completion::Woken { armed: true } => {}
-            Completion::Woken { armed: false } => self.ring.watch(self.control.waker().as_fd()),
+            Completion::Woken { armed: false } => self.ring.watch(self.turn.waker().as_fd()),
         }
     }
 
@@ -296,7 +312,7 @@ impl UringLoop {
         match outcome {
             Accepted::Connection(fd) => {
                 let protocol = listening.protocol;
-                self.open(fd, protocol, now);
+                self.open(fd, protocol);
             }
             Accepted::NoSlot => {
                 self.counters.turned_away += 1;
@@ -313,22 +329,75 @@ impl UringLoop {
         }
     }
 
-    fn open(&mut self, fd: DirectFd, protocol: Protocol, now: Time) {
-        let Some(id) = self.worker.handle_accepted(protocol, now) else {
-            self.ring.discard(fd);
-            return;
+    fn open(&mut self, fd: DirectFd, protocol: Protocol) {
+        match self.turn.place(protocol) {
+            Some(Place::Here(id)) => {
+                self.ring.receive(&fd, id);
+                let connection = Connection {
+                    fd: Some(fd),
+                    receiving: Receiving::Armed,
+                    ..Connection::IDLE
+                };
+                self.connections.insert(id, connection);
+            }
+            Some(Place::There(to)) => self.depart(fd, Departure { to, input: None }),
+            None => self.ring.discard(fd),
+        }
+    }
+
+    /// Sends a socket to another loop: first it becomes a descriptor of the process.
+    fn depart(&mut self, fd: DirectFd, departure: Departure) {
+        let key = self.departures.insert(departure);
+        self.ring.install(fd, key);
+    }
+
+    fn handle_installed(&mut self, key: usize, outcome: Result<OwnedFd, Errno>) {
+        let Departure { to, input } = self.departures.remove(key);
+        match outcome {
+            Ok(socket) => self.turn.loops.hand_over(to, Arrival { socket, input }),
+            Err(error) => {
+                warn!("cannot hand a connection over to loop {to}: {error}");
+                self.turn.loops.loads.leave(to);
+            }
+        }
+    }
+
+    /// Takes in what other loops have handed over.
+    fn take_arrivals(&mut self) {
+        for (id, Arrival { socket, input }) in self.turn.take_arrivals() {
+            let connection = Connection {
+                arriving: Some(input.unwrap_or_default()),
+                ..Connection::IDLE
+            };
+            self.connections.insert(id, connection);
+            self.ring.adopt(socket, id);
+        }
+    }
+
+    fn handle_adopted(&mut self, id: SessionId, outcome: Result<DirectFd, Errno>) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            unreachable!("a connection outlives its operations");
         };
-        self.ring.receive(&fd, id);
-        let connection = Connection {
-            fd: Some(fd),
-            receiving: Receiving::Armed,
-            fed: false,
-            sending: false,
-            blocked: false,
-            shutting_down: false,
-            closing: false,
-        };
-        self.connections.insert(id, connection);
+        let input = connection.arriving.take().unwrap_or_default();
+        match outcome {
+            Ok(fd) => {
+                connection.fd = Some(fd);
+                if !connection.closing {
+                    self.turn.worker.handle_received(id, &input, clock::now());
+                    // What it was answered before it had a socket.
+                    self.turn.worker.mark_dirty(id);
+                    self.resume_receiving(id);
+                }
+                self.close_if_idle(id);
+            }
+            Err(error) => {
+                warn!("no slot for a connection from another loop: {error}");
+                self.connections.remove(id);
+                let now = clock::now();
+                self.turn.worker.handle_end(id, PeerEnd::Broken, now);
+                self.turn.handle_closed(id);
+            }
+        }
     }
 
     fn handle_received(&mut self, id: SessionId, outcome: Received, armed: bool) {
@@ -347,13 +416,15 @@ impl UringLoop {
                 self.counters.receives_rearmed += u64::from(!armed);
                 connection.fed = true;
                 let bytes = self.ring.bytes(&chunk);
-                self.worker.handle_received(id, bytes, clock::now());
+                self.turn.worker.handle_received(id, bytes, clock::now());
                 self.ring.give_back(chunk);
             }
-            Received::End => self.worker.handle_end(id, PeerEnd::Fin, clock::now()),
+            Received::End => self.turn.worker.handle_end(id, PeerEnd::Fin, clock::now()),
             Received::Failed(error) => {
                 debug!("{id:?} is broken: {error}");
-                self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+                self.turn
+                    .worker
+                    .handle_end(id, PeerEnd::Broken, clock::now());
             }
             Received::NoBuffer => {
                 self.counters.buffers_exhausted += 1;
@@ -367,7 +438,7 @@ impl UringLoop {
         }
         if connection.closing {
             self.close_if_idle(id);
-        } else if connection.receiving == Receiving::Armed && !self.worker.wants_input(id) {
+        } else if connection.receiving == Receiving::Armed && !self.turn.worker.wants_input(id) {
             connection.receiving = Receiving::Stopping;
             self.counters.receives_paused += 1;
             self.ring.cancel_receive(id);
@@ -382,7 +453,7 @@ impl UringLoop {
         };
         match outcome {
             Ok(count) => {
-                self.worker.handle_sent(id, count);
+                self.turn.worker.handle_sent(id, count);
                 if self.ring.unsent_bytes(id) > 0 {
                     self.counters.short_sends += 1;
                     if let Some(fd) = &connection.fd
@@ -390,19 +461,21 @@ impl UringLoop {
                     {
                         connection.blocked = true;
                         self.ring.send_rest(fd, id);
-                        self.worker.handle_blocked(id, clock::now());
+                        self.turn.worker.handle_blocked(id, clock::now());
                         return;
                     }
                 }
             }
             Err(error) => {
                 debug!("{id:?} takes nothing: {error}");
-                self.worker.handle_end(id, PeerEnd::Broken, clock::now());
+                self.turn
+                    .worker
+                    .handle_end(id, PeerEnd::Broken, clock::now());
             }
         }
         connection.sending = false;
         connection.blocked = false;
-        self.worker.return_buffer(self.ring.take_back(id));
+        self.turn.worker.return_buffer(self.ring.take_back(id));
         self.resume_receiving(id);
         self.close_if_idle(id);
     }
@@ -410,7 +483,7 @@ impl UringLoop {
     /// Writes every session that is owed something, and closes those at their end.
     fn flush(&mut self) {
         let now = clock::now();
-        while let Some(id) = self.worker.poll_dirty() {
+        while let Some(id) = self.turn.worker.poll_dirty() {
             let Some(connection) = self.connections.get_mut(id) else {
                 continue;
             };
@@ -419,13 +492,13 @@ impl UringLoop {
             };
             if connection.blocked {
                 // What is owed has grown meanwhile.
-                self.worker.handle_blocked(id, now);
+                self.turn.worker.handle_blocked(id, now);
             }
             let closing = loop {
-                match self.worker.poll_action(id, now) {
+                match self.turn.worker.poll_action(id, now) {
                     Action::Write(_) => {
                         connection.sending = true;
-                        let bytes = self.worker.take_output(id);
+                        let bytes = self.turn.worker.take_output(id);
                         self.ring.send(fd, id, bytes);
                     }
                     Action::ShutdownWrite => {
@@ -433,6 +506,10 @@ impl UringLoop {
                         self.ring.shutdown_write(fd, id);
                     }
                     Action::Close => break true,
+                    Action::Move(to) => {
+                        connection.moving = Some(to);
+                        break true;
+                    }
                     Action::Wait => break false,
                 }
             };
@@ -448,7 +525,7 @@ impl UringLoop {
     fn resume_receiving(&mut self, id: SessionId) {
         if let Some(connection) = self.connections.get_mut(id)
             && connection.receiving == Receiving::Idle
-            && self.worker.wants_input(id)
+            && self.turn.worker.wants_input(id)
             && let Some(fd) = &connection.fd
         {
             connection.receiving = Receiving::Armed;
@@ -505,7 +582,17 @@ impl UringLoop {
             && !busy
             && let Some(fd) = connection.fd.take()
         {
-            self.ring.close(fd, id);
+            let moving = connection.moving.take();
+            if let Some(to) = moving
+                && let Some(input) = self.turn.worker.take_moving(id)
+            {
+                self.connections.remove(id);
+                self.turn.loops.loads.moved(id.loop_index(), to);
+                let input = Some(input);
+                self.depart(fd, Departure { to, input });
+            } else {
+                self.ring.close(fd, id);
+            }
         }
     }
 

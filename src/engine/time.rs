@@ -36,6 +36,19 @@ impl Time {
         Time(self.0.saturating_add(millis.saturating_mul(NANOS_PER_MS)))
     }
 
+    /// `duration` later; saturates at [`Time::MAX`].
+    #[must_use]
+    pub const fn plus(self, duration: core::time::Duration) -> Time {
+        let nanos = duration.as_nanos();
+        // A duration of more than 584 years is none that is ever asked for.
+        let nanos = if nanos > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            nanos as u64
+        };
+        Time(self.0.saturating_add(nanos))
+    }
+
     /// Milliseconds from `earlier` to `self`, rounded down; 0 if `earlier` is later.
     pub const fn millis_since_floor(self, earlier: Time) -> u64 {
         self.0.saturating_sub(earlier.0) / NANOS_PER_MS

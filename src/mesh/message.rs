@@ -26,6 +26,11 @@ pub enum Message {
         /// Whether the client's side ended in order (FIN).
         orderly: bool,
     },
+    /// The receiver's session is over here too: every reply to it was sent before this.
+    SessionEnded {
+        /// The session.
+        session: SessionId,
+    },
     /// A grant that the receiver made came to a session that was gone by then, or not
     /// one byte of its reply could be submitted to the kernel: release it.
     LostGrant(GrantRef),
@@ -83,6 +88,18 @@ pub struct DlmCall {
     pub name: Option<Box<str>>,
     /// `Action` and what belongs to it; not Version, which asks nothing of an owner.
     pub operation: Operation<'static>,
+}
+
+impl DlmCall {
+    /// Memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let data_bytes = match &self.operation {
+            Operation::Put { data_store, .. } => data_store.len(),
+            _ => 0,
+        };
+        let name_bytes = self.name.as_ref().map_or(0, |name| name.len());
+        size_of::<DlmCall>() + self.file_name.len() + self.id.len() + name_bytes + data_bytes
+    }
 }
 
 /// What a JackrabbitDLM request is answered.

@@ -159,6 +159,14 @@ impl Outbound {
         });
     }
 
+    /// Tells the loop of a session that its end, which it told of, is done here.
+    pub fn session_ended(&mut self, session: SessionId) {
+        let position = self.position(session.loop_index());
+        self.send(position, |slot| {
+            *slot = Some(Message::SessionEnded { session });
+        });
+    }
+
     /// Gives a native grant back to the loop that made it.
     pub fn lost_grant(&mut self, granted_by: u16, grant: GrantRef) {
         let position = self.position(granted_by);

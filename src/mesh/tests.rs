@@ -5,6 +5,7 @@ mod model;
 use super::*;
 use crate::dlm::{DlmReply, Operation, Status};
 use crate::ids::GrantRef;
+use crate::ids::SessionId;
 use crate::protocol::{ErrorCode, Reply, Request};
 use proptest::prelude::*;
 

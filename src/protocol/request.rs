@@ -247,6 +247,22 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The key; Ping's, which is empty where it is in order; Hello's credential.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        match *self {
+            Request::Acquire { key, .. }
+            | Request::Release { key, .. }
+            | Request::Extend { key, .. }
+            | Request::Cancel { key, .. }
+            | Request::Query { key, .. }
+            | Request::Ping { key, .. }
+            | Request::Hello {
+                credential: key, ..
+            } => key,
+        }
+    }
+
     /// Appends the frame to `out`, in the seconds form (`A`, `X`) where the times
     /// are whole seconds that fit, else in the fine form (`a`, `x`).
     ///

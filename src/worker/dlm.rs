@@ -7,8 +7,11 @@ use crate::dlm::{
     Progress, Status, Verdict,
 };
 use crate::engine::time::Time;
-use crate::engine::{DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock};
+use crate::engine::{
+    DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock, Engine, Outbox,
+};
 use crate::ids::SessionId;
+use crate::mesh::DlmCall;
 use crate::session::{DlmExchange, DlmStage, Phase, Protocol, Session, Sessions};
 use std::collections::VecDeque;
 
@@ -109,7 +112,7 @@ impl DlmSide {
         let (mut connections, mut bytes, mut answers) = (0, 0, 0);
         for session in sessions.filter(|session| session.protocol == Protocol::Dlm) {
             connections += 1;
-            bytes += session.dlm.as_ref().map_or(0, |d| d.decoder.buffer_bytes());
+            bytes += session.dlm.as_ref().map_or(0, |d| d.held_bytes());
             answers += session.output.len();
         }
         assert_eq!(self.connections, connections);
@@ -194,9 +197,12 @@ impl Worker {
 
     /// Gives back what a connection's request holds.
     pub(super) fn drop_exchange(&mut self, id: SessionId) {
-        let taken = self.sessions.get_mut(id).and_then(|s| s.dlm.take());
-        if let Some(exchange) = taken {
-            self.dlm.receiving_bytes -= exchange.decoder.buffer_bytes();
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if let Some(exchange) = session.dlm.take() {
+            session.waits_for_room = false;
+            self.dlm.receiving_bytes -= exchange.held_bytes();
             if let DlmStage::AwaitsIdentity(name) = &exchange.stage {
                 self.dlm.identities.handle_waiter_gone(name, &id);
             }
@@ -256,60 +262,51 @@ impl Worker {
         }
     }
 
-    /// Does what the request asks and answers it.
+    /// Does what the request asks and answers it, or has the loop that owns its name do so.
     fn execute(&mut self, id: SessionId, request: DlmRequest<'_>, now: Time) {
-        let key = request.file_name.as_bytes();
+        if request.operation == Operation::Version {
+            return self.answer(id, &DlmReply::version());
+        }
+        let name = request.claim.as_ref().map(|claim| claim.name.as_ref());
+        if self.owner_of(request.file_name.as_bytes()) != self.config.loop_index {
+            let call = DlmCall {
+                session: id,
+                file_name: request.file_name.as_ref().into(),
+                id: request.id.as_ref().into(),
+                name: name.map(Into::into),
+                operation: request.operation.into_owned(),
+            };
+            return self.hand_to_owner(id, Box::new(call));
+        }
         let holder = DlmHolder {
             id: &request.id,
-            name: request.claim.as_ref().map(|claim| claim.name.as_ref()),
+            name,
         };
-        let own = |status| DlmReply::with_id(status, request.id.as_ref());
-        let bare = DlmReply::bare;
         let (engine, mut out) = self.engine_and_outbox();
-        let reply = match request.operation {
-            Operation::Lock { ttl_ms } => {
-                match engine.handle_dlm_lock(now, key, holder, ttl_ms, &mut out) {
-                    DlmLock::Locked => own(Status::Locked),
-                    DlmLock::NotOwner => bare(Status::NotOwner),
-                    DlmLock::Overloaded => bare(Status::No),
-                }
-            }
-            Operation::Unlock => match engine.handle_dlm_unlock(now, key, holder, &mut out) {
-                DlmUnlock::Unlocked => own(Status::Unlocked),
-                DlmUnlock::Absent => bare(Status::Unlocked),
-                DlmUnlock::NotOwner => bare(Status::NotOwner),
-            },
-            Operation::TestLock => match engine.handle_dlm_test(now, key, holder, &mut out) {
-                DlmTest::Free => bare(Status::Unlocked),
-                DlmTest::Own => own(Status::Locked),
-                DlmTest::NotOwner => bare(Status::NotOwner),
-            },
-            Operation::Put { ttl_ms, data_store } => {
-                let value = data_store.into_owned().into_boxed_str();
-                match engine.handle_dlm_put(now, key, holder, ttl_ms, value, &mut out) {
-                    DlmPut::Done => own(Status::Done),
-                    DlmPut::NotOwner => bare(Status::NotOwner),
-                    DlmPut::Overloaded => bare(Status::No),
-                }
-            }
-            Operation::Get => match engine.handle_dlm_get(now, key, holder, &mut out) {
-                DlmGet::Done(data) => DlmReply::with_data(request.id.as_ref(), data.to_owned()),
-                DlmGet::NoData => own(Status::NoData),
-                DlmGet::NotFound => bare(Status::NotFound),
-                DlmGet::NotOwner => bare(Status::NotOwner),
-            },
-            Operation::Erase => match engine.handle_dlm_erase(now, key, holder) {
-                DlmErase::Done => own(Status::Done),
-                DlmErase::NotFound => bare(Status::NotFound),
-                DlmErase::NotOwner => bare(Status::NotOwner),
-            },
-            Operation::Version => DlmReply::version(),
-        };
+        let key = request.file_name.as_bytes();
+        let reply = carry_out(engine, &mut out, key, holder, request.operation, now);
         self.answer(id, &reply);
     }
 
+    fn hand_to_owner(&mut self, id: SessionId, call: Box<DlmCall>) {
+        let call_bytes = call.memory_bytes();
+        if let Some(session) = self.sessions.get_mut(id) {
+            // It has come in time, whenever its answer does.
+            session.give_up_at = None;
+        }
+        exchange_stage(&mut self.sessions, id, DlmStage::AwaitsOwner { call_bytes });
+        self.dlm.receiving_bytes += call_bytes;
+        self.forward_dlm(call);
+    }
+
+    /// Whether the answer to a connection's request comes from another loop.
+    pub(super) fn awaits_owner(&mut self, id: SessionId) -> bool {
+        self.exchange(id)
+            .is_some_and(|it| matches!(it.stage, DlmStage::AwaitsOwner { .. }))
+    }
+
     /// Answers and begins to close.
-    fn answer(&mut self, id: SessionId, reply: &DlmReply<'_>) {
+    pub(super) fn answer(&mut self, id: SessionId, reply: &DlmReply<'_>) {
         self.drop_exchange(id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -333,6 +330,56 @@ impl Worker {
 
     fn exchange(&mut self, id: SessionId) -> Option<&mut DlmExchange> {
         self.sessions.get_mut(id)?.dlm.as_deref_mut()
+    }
+}
+
+/// Does at the owner of `key` what a request asks there. Not for Version.
+pub(super) fn carry_out<'a>(
+    engine: &mut Engine,
+    out: &mut impl Outbox,
+    key: &[u8],
+    holder: DlmHolder<'a>,
+    operation: Operation<'_>,
+    now: Time,
+) -> DlmReply<'a> {
+    let own = |status| DlmReply::with_id(status, holder.id);
+    let bare = DlmReply::bare;
+    match operation {
+        Operation::Lock { ttl_ms } => match engine.handle_dlm_lock(now, key, holder, ttl_ms, out) {
+            DlmLock::Locked => own(Status::Locked),
+            DlmLock::NotOwner => bare(Status::NotOwner),
+            DlmLock::Overloaded => bare(Status::No),
+        },
+        Operation::Unlock => match engine.handle_dlm_unlock(now, key, holder, out) {
+            DlmUnlock::Unlocked => own(Status::Unlocked),
+            DlmUnlock::Absent => bare(Status::Unlocked),
+            DlmUnlock::NotOwner => bare(Status::NotOwner),
+        },
+        Operation::TestLock => match engine.handle_dlm_test(now, key, holder, out) {
+            DlmTest::Free => bare(Status::Unlocked),
+            DlmTest::Own => own(Status::Locked),
+            DlmTest::NotOwner => bare(Status::NotOwner),
+        },
+        Operation::Put { ttl_ms, data_store } => {
+            let value = data_store.into_owned().into_boxed_str();
+            match engine.handle_dlm_put(now, key, holder, ttl_ms, value, out) {
+                DlmPut::Done => own(Status::Done),
+                DlmPut::NotOwner => bare(Status::NotOwner),
+                DlmPut::Overloaded => bare(Status::No),
+            }
+        }
+        Operation::Get => match engine.handle_dlm_get(now, key, holder, out) {
+            DlmGet::Done(data) => DlmReply::with_data(holder.id, data.to_owned()),
+            DlmGet::NoData => own(Status::NoData),
+            DlmGet::NotFound => bare(Status::NotFound),
+            DlmGet::NotOwner => bare(Status::NotOwner),
+        },
+        Operation::Erase => match engine.handle_dlm_erase(now, key, holder) {
+            DlmErase::Done => own(Status::Done),
+            DlmErase::NotFound => bare(Status::NotFound),
+            DlmErase::NotOwner => bare(Status::NotOwner),
+        },
+        Operation::Version => DlmReply::version(),
     }
 }
 

@@ -1,12 +1,24 @@
 //! The native protocol's side of a worker: batches of frames, Hello, who is
 //! refused before a key's state is looked at.
 
+use super::outbox::mark_dirty;
+use super::rooms::Waiting;
 use super::{SESSION_STEPS_PER_TURN, Worker, list_backlogged};
 use crate::engine::Caller;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
 use crate::protocol::{self, ErrorCode, Reply, Request, Welcome, flags};
 use crate::session::{Greeting, Phase};
+
+/// What came of one request.
+enum Judged {
+    /// It is answered, queued or on its way to its key's loop.
+    Done,
+    /// It waits for room on the way to this loop, and everything after it.
+    NoRoom(u16),
+    /// It is a Hello that another loop will answer, and judge everything after it.
+    Moves,
+}
 
 impl Worker {
     /// Judges what waits in the session's own buffer.
@@ -17,7 +29,7 @@ impl Worker {
         let mut input = std::mem::take(&mut session.input);
         let judged = self.judge_batch(id, &input, now);
         match self.sessions.get_mut(id) {
-            Some(session) if session.backlogged => {
+            Some(session) if session.backlogged || session.is_moving() => {
                 input.drain(..judged);
                 session.input = input;
             }
@@ -34,7 +46,7 @@ impl Worker {
             return;
         }
         if let Some(session) = self.sessions.get_mut(id)
-            && session.phase == Phase::Open
+            && (session.phase == Phase::Open || session.is_moving())
         {
             // An unfinished frame may stay for as long as its peer likes: it gets the
             // bytes it has and no more. Frames to be judged are soon gone.
@@ -68,11 +80,18 @@ impl Worker {
             }
             match Request::decode(&bytes[judged..], self.config.requests.max_key_bytes) {
                 Ok(Some((request, length))) => {
-                    judged += length;
-                    self.judge(id, &request, now);
-                    let taken = 1 + self.engine.take_work();
-                    steps += taken;
-                    self.steps_since_timeouts = self.steps_since_timeouts.saturating_add(taken);
+                    match self.judge(id, &request, now) {
+                        Judged::Done => judged += length,
+                        Judged::NoRoom(owner) => {
+                            if let Some(session) = self.sessions.get_mut(id) {
+                                session.backlogged = true;
+                            }
+                            self.wait_for_room(owner, Waiting::Native(id), id);
+                            return judged;
+                        }
+                        Judged::Moves => return judged,
+                    }
+                    steps += self.note_work();
                 }
                 Ok(None) => return judged,
                 Err(error) => {
@@ -84,17 +103,25 @@ impl Worker {
     }
 
     /// Judges one request, in the protocol's order of precedence.
-    fn judge(&mut self, id: SessionId, request: &Request<'_>, now: Time) {
-        self.counters.requests += 1;
+    fn judge(&mut self, id: SessionId, request: &Request<'_>, now: Time) -> Judged {
         let Some(session) = self.sessions.get_mut(id) else {
-            return;
+            return Judged::Done;
         };
         let greeting = session.greeting;
-        session.greeting.over = true;
         let owner = request.owner();
 
-        if let Request::Hello { .. } = request {
+        if let Request::Hello { wanted_loop, .. } = *request {
             match self.greet(greeting, request) {
+                Ok(_)
+                    if wanted_loop != protocol::ANY_LOOP
+                        && wanted_loop != self.config.loop_index =>
+                {
+                    if let Some(session) = self.sessions.get_mut(id) {
+                        session.phase = Phase::Moving(wanted_loop);
+                        mark_dirty(session, &mut self.dirty);
+                    }
+                    return Judged::Moves;
+                }
                 Ok((greeting, welcome)) => {
                     if let Some(session) = self.sessions.get_mut(id) {
                         session.greeting = greeting;
@@ -103,23 +130,41 @@ impl Worker {
                 }
                 Err(code) => self.close_on_error(id, owner, code, now),
             }
-            return;
+            self.counters.requests += 1;
+            return Judged::Done;
         }
+        session.greeting.over = true;
         if self.config.credentials.is_some() && !greeting.authenticated {
-            return self.close_on_error(id, owner, ErrorCode::Unauthenticated, now);
+            self.close_on_error(id, owner, ErrorCode::Unauthenticated, now);
+        } else if let Err(code) = request.check(&self.config.requests) {
+            self.reply(id, Reply::Error { owner, code });
+        } else if let Request::Ping { .. } = request {
+            self.reply(id, Reply::Pong { owner });
+        } else {
+            let key_owner = self.owner_of(request.key());
+            if key_owner != self.config.loop_index {
+                let release_on_close = greeting.release_on_close;
+                let sent = self
+                    .mesh
+                    .outbound
+                    .try_request(key_owner, id, release_on_close, request);
+                if sent.is_err() {
+                    return Judged::NoRoom(key_owner);
+                }
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.forwarded_to.insert(key_owner);
+                }
+            } else {
+                let caller = Caller {
+                    session: id,
+                    release_on_close: greeting.release_on_close,
+                };
+                let (engine, mut out) = self.engine_and_outbox();
+                engine.handle_request(now, caller, request, &mut out);
+            }
         }
-        if let Err(code) = request.check(&self.config.requests) {
-            return self.reply(id, Reply::Error { owner, code });
-        }
-        if let Request::Ping { .. } = request {
-            return self.reply(id, Reply::Pong { owner });
-        }
-        let caller = Caller {
-            session: id,
-            release_on_close: greeting.release_on_close,
-        };
-        let (engine, mut out) = self.engine_and_outbox();
-        engine.handle_request(now, caller, request, &mut out);
+        self.counters.requests += 1;
+        Judged::Done
     }
 
     /// What Hello settles, or the code of its refusal.

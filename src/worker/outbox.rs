@@ -1,15 +1,18 @@
 //! Where the engine's replies land: in the sessions' output, the sessions listed
-//! for the driver.
+//! for the driver, or on the way to the loop of their session.
 
 use std::collections::VecDeque;
 
 use crate::engine::Outbox;
 use crate::ids::{GrantRef, SessionId};
+use crate::mesh::Outbound;
 use crate::protocol::Reply;
 use crate::session::{Output, Phase, Session, Sessions};
 
-/// Appends replies to the sessions' output.
+/// Appends replies to the sessions' output, and sends those to sessions of other loops.
 pub(super) struct SessionOutbox<'a> {
+    pub(super) loop_index: u16,
+    pub(super) mesh: &'a mut Outbound,
     pub(super) sessions: &'a mut Sessions,
     pub(super) dirty: &'a mut VecDeque<SessionId>,
     pub(super) buffers: &'a mut BufferPool,
@@ -30,27 +33,49 @@ impl SessionOutbox<'_> {
         }
         Some(output)
     }
+
+    /// Appends a grant that `granted_by` made to its session's output. `false` if the
+    /// session is gone: then nobody will hear of the grant.
+    #[inline]
+    pub(super) fn append_grant(
+        &mut self,
+        session: SessionId,
+        owner: u64,
+        (granted_by, grant): (u16, GrantRef),
+        waited_ms: u32,
+    ) -> bool {
+        let Some(output) = self.output(session) else {
+            return false;
+        };
+        output.note_grant(granted_by, grant);
+        let token = grant.token;
+        let reply = Reply::Acquired {
+            owner,
+            token,
+            waited_ms,
+        };
+        reply.encode(output.buffer());
+        true
+    }
 }
 
 impl Outbox for SessionOutbox<'_> {
     #[inline]
     fn reply(&mut self, session: SessionId, reply: Reply) {
-        if let Some(output) = self.output(session) {
+        if session.loop_index() != self.loop_index {
+            self.mesh.reply(session, reply);
+        } else if let Some(output) = self.output(session) {
             reply.encode(output.buffer());
         }
     }
 
     #[inline]
     fn granted(&mut self, session: SessionId, owner: u64, grant: GrantRef, waited_ms: u32) {
-        if let Some(output) = self.output(session) {
-            output.note_grant(grant);
-            let token = grant.token;
-            let reply = Reply::Acquired {
-                owner,
-                token,
-                waited_ms,
-            };
-            reply.encode(output.buffer());
+        if session.loop_index() == self.loop_index {
+            // A session of this loop leaves the engine before it is gone.
+            self.append_grant(session, owner, (self.loop_index, grant), waited_ms);
+        } else {
+            self.mesh.granted(session, owner, grant, waited_ms);
         }
     }
 }

@@ -50,6 +50,11 @@ fn config() -> WorkerConfig {
     }
 }
 
+/// The port of a loop that is alone.
+fn alone() -> crate::mesh::MeshPort {
+    crate::mesh::build(1, 1).remove(0)
+}
+
 /// A worker and the kernel it would have: what each session was sent, which are
 /// closed, and the clock.
 struct World {
@@ -65,7 +70,7 @@ struct World {
 impl World {
     fn new(config: WorkerConfig) -> World {
         World {
-            worker: Worker::new(config),
+            worker: Worker::new(config, alone()),
             now: Time::from_millis(5_000),
             sent: Vec::new(),
             shut_down: Vec::new(),
@@ -134,6 +139,7 @@ impl World {
                     return;
                 }
                 Action::Wait => return,
+                Action::Move(_) => unreachable!("there is one loop"),
             }
         }
     }

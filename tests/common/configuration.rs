@@ -12,16 +12,16 @@ pub struct Configuration {
 }
 
 /// Every configuration that is tested.
-pub const CONFIGURATIONS: &[Configuration] = &[
-    Configuration {
-        io: "epoll",
-        loops: 1,
-    },
-    Configuration {
-        io: "uring",
-        loops: 1,
-    },
-];
+pub const CONFIGURATIONS: &[Configuration] =
+    &[epoll(1), epoll(2), epoll(4), uring(1), uring(2), uring(4)];
+
+const fn epoll(loops: u16) -> Configuration {
+    Configuration { io: "epoll", loops }
+}
+
+const fn uring(loops: u16) -> Configuration {
+    Configuration { io: "uring", loops }
+}
 
 /// Runs a test in every configuration that this machine offers, and prints how
 /// many that were.

@@ -40,7 +40,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     (
         "driver",
-        &["worker", "session", "config", "credentials", "dlm", "clock"],
+        &[
+            "worker",
+            "session",
+            "mesh",
+            "config",
+            "credentials",
+            "dlm",
+            "clock",
+        ],
     ),
     ("client", &["protocol", "dlm", "clock"]),
 ];

@@ -28,7 +28,7 @@ const LARGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Tries everything the driver relies on: a ring with its tables, multishot accept
 /// into a direct descriptor, multishot receive into a pool of buffers, both kinds of
-/// sends, cancelling, closing; and room for a loop's ring.
+/// sends, cancelling, leaving the table and coming back, closing; and room for a loop's ring.
 ///
 /// # Errors
 /// What this kernel lacks or forbids.
@@ -119,6 +119,22 @@ impl Trial {
             } => {}
             other => return Err(wrong("cancel", &other)),
         }
+
+        self.ring.install(fd, 0);
+        let socket = match self.next("FIXED_FD_INSTALL")? {
+            Completion::Installed {
+                outcome: Ok(socket),
+                ..
+            } => socket,
+            other => return Err(wrong("FIXED_FD_INSTALL", &other)),
+        };
+        self.ring.adopt(socket, id);
+        let fd = match self.next("FILES_UPDATE")? {
+            Completion::Adopted {
+                outcome: Ok(fd), ..
+            } => fd,
+            other => return Err(wrong("FILES_UPDATE", &other)),
+        };
 
         self.ring.close(fd, id);
         match self.next("close")? {

@@ -5,11 +5,11 @@
 //! Connections are direct descriptors, slots of the ring's own table: they cost no
 //! descriptor of the process and no reference count per operation.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
@@ -54,6 +54,16 @@ pub(super) enum Completion {
     ShutDown {
         id: SessionId,
         outcome: Result<(), Errno>,
+    },
+    /// A socket has left the ring's table and is a descriptor of the process.
+    Installed {
+        key: usize,
+        outcome: Result<OwnedFd, Errno>,
+    },
+    /// A session's socket has got its slot in the ring's table.
+    Adopted {
+        id: SessionId,
+        outcome: Result<DirectFd, Errno>,
     },
     /// An operation to cancel was not found, or is just running.
     NotCancelled { id: SessionId },
@@ -104,6 +114,15 @@ struct Outgoing {
     state: SendState,
 }
 
+/// A socket on its way into the ring's table.
+#[derive(Debug)]
+struct Adoption {
+    /// The descriptor for the kernel to read, then the slot that it wrote.
+    slot: Vec<i32>,
+    /// Closed when the slot holds the socket too.
+    _socket: OwnedFd,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendState {
     /// Done in full when the kernel has seen it and says nothing.
@@ -113,6 +132,9 @@ enum SendState {
     /// Not in the kernel's hands.
     Idle,
 }
+
+/// "Any free slot" (IORING_FILE_INDEX_ALLOC).
+const FILE_INDEX_ALLOC: i32 = -1;
 
 /// Most bytes in one operation: more than any kernel takes at once.
 const MAX_SEND_BYTES: usize = 1 << 30;
@@ -125,6 +147,10 @@ pub(super) struct Ring {
     sends: Vec<Option<Outgoing>>,
     /// Sends that no completion may tell of.
     quick: Vec<SessionId>,
+    /// Sockets that are to get a slot, and where the kernel writes which.
+    adoptions: HashMap<SessionId, Adoption>,
+    /// Slots that become free once what lies in them is installed.
+    installs: HashMap<usize, DirectFd>,
     /// Operations that the submission queue had no room for.
     unqueued: VecDeque<squeue::Entry>,
     /// Kept for their allocations.
@@ -167,6 +193,8 @@ impl Ring {
             buffers,
             sends: Vec::new(),
             quick: Vec::new(),
+            adoptions: HashMap::new(),
+            installs: HashMap::new(),
             unqueued: VecDeque::new(),
             reaped: Vec::new(),
             not_sends: Vec::new(),
@@ -270,6 +298,28 @@ impl Ring {
     /// Closes a session's socket; nothing of it may be under way any more.
     pub(super) fn close(&mut self, fd: DirectFd, id: SessionId) {
         self.push(opcode::Close::new(Fixed(fd.0)).build(), Op::Close(id));
+    }
+
+    /// Makes a socket, of which nothing may be under way any more, a descriptor of the
+    /// process and frees its slot.
+    pub(super) fn install(&mut self, fd: DirectFd, key: usize) {
+        let install = opcode::FixedFdInstall::new(Fixed(fd.0), 0).build();
+        self.installs.insert(key, fd);
+        self.push(install, Op::Install(key));
+    }
+
+    /// Gives a session's socket, a descriptor of the process, a slot of the table.
+    pub(super) fn adopt(&mut self, socket: OwnedFd, id: SessionId) {
+        let mut slot = vec![socket.as_raw_fd()];
+        let update = opcode::FilesUpdate::new(slot.as_mut_ptr().cast_const(), 1)
+            .offset(FILE_INDEX_ALLOC)
+            .build();
+        let adoption = Adoption {
+            slot,
+            _socket: socket,
+        };
+        self.adoptions.insert(id, adoption);
+        self.push(update, Op::Adopt(id));
     }
 
     /// Closes a socket that never became a session's.
@@ -421,6 +471,14 @@ impl Ring {
                     self.closed(outcome);
                     return None;
                 }
+                Op::Install(key) => Completion::Installed {
+                    key,
+                    outcome: self.installed(key, outcome),
+                },
+                Op::Adopt(id) => Completion::Adopted {
+                    id,
+                    outcome: self.adopted(id, outcome),
+                },
                 Op::Cancel(id) => Completion::NotCancelled { id },
                 Op::Wake => Completion::Woken { armed },
                 Op::Ignored => return None,
@@ -483,6 +541,25 @@ impl Ring {
         }
     }
 
+    fn installed(&mut self, key: usize, outcome: Result<u32, Errno>) -> Result<OwnedFd, Errno> {
+        if let Some(fd) = self.installs.remove(&key) {
+            self.discard(fd);
+        }
+        let descriptor = outcome?;
+        // SAFETY: the kernel has just made this descriptor for this operation alone.
+        #[allow(unsafe_code)]
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+    }
+
+    fn adopted(&mut self, id: SessionId, outcome: Result<u32, Errno>) -> Result<DirectFd, Errno> {
+        let Some(adoption) = self.adoptions.remove(&id) else {
+            unreachable!("an adoption is kept until its completion");
+        };
+        outcome?;
+        self.open_files += 1;
+        Ok(DirectFd(adoption.slot[0] as u32))
+    }
+
     fn send_of(&self, id: SessionId) -> Option<&Outgoing> {
         let send = self.sends.get(id.slot() as usize)?.as_ref();
         send.filter(|send| send.id == id)
@@ -520,7 +597,8 @@ impl Ring {
     }
 
     /// Asks for an operation. Every entry comes from above: one that names memory
-    /// names bytes of `sends`, which stay where they are until its completion.
+    /// names bytes of `sends` or a slot of `adoptions`, which stay where they are until
+    /// its completion.
     fn push(&mut self, entry: squeue::Entry, op: Op) {
         let entry = entry.user_data(op.to_user_data());
         if !(self.unqueued.is_empty() && push_entry(&mut self.io, &entry)) {
@@ -598,6 +676,7 @@ impl Drop for Ring {
         if self.enabled && self.cancel_everything().is_err() {
             self.buffers.leak();
             mem::forget(mem::take(&mut self.sends));
+            mem::forget(mem::take(&mut self.adoptions));
         }
     }
 }

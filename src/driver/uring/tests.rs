@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
 
 use clap::Parser;
 use socket2::SockRef;
@@ -16,9 +17,11 @@ use socket2::SockRef;
 use super::setup::Way;
 use super::*;
 use crate::config::ServeArgs;
+use crate::driver::loops::Loops;
 use crate::driver::{identity_files, worker_config};
+use crate::mesh;
 use crate::protocol::{Reply, Request};
-use crate::worker::WorkerConfig;
+use crate::worker::{Worker, WorkerConfig};
 
 /// Longest wait for a state that must come.
 const PATIENCE_MS: u64 = 20_000;
@@ -74,7 +77,7 @@ impl World {
 
     fn unstarted(options: RingOptions, config: WorkerConfig) -> World {
         let (listener, address) = listen();
-        let (event_loop, _) = new_loop(listener, options, config);
+        let event_loop = new_loop(listener, options, config);
         World {
             event_loop,
             address,
@@ -93,7 +96,7 @@ impl World {
         let sleep = self.event_loop.sleep_for();
         let sleep = sleep.map_or(PAUSE, |sleep| sleep.min(PAUSE));
         self.event_loop.turn(Some(sleep)).unwrap();
-        self.event_loop.worker.invariants();
+        self.event_loop.turn.worker.invariants();
     }
 
     fn turns_until(&mut self, what: &str, mut is_so: impl FnMut(&mut UringLoop) -> bool) {
@@ -127,7 +130,7 @@ impl World {
     }
 
     fn sessions(&self) -> usize {
-        self.event_loop.worker.session_count()
+        self.event_loop.turn.worker.session_count()
     }
 }
 
@@ -143,18 +146,35 @@ fn listen() -> (Listener, std::net::SocketAddr) {
     (Listener::Tcp(listener), address)
 }
 
-fn new_loop(
-    listener: Listener,
+fn new_loop(listener: Listener, options: RingOptions, config: WorkerConfig) -> UringLoop {
+    new_loops(vec![listener], options, &config).remove(0)
+}
+
+/// A loop for each listener, all of one server.
+fn new_loops(
+    listeners: Vec<Listener>,
     options: RingOptions,
-    config: WorkerConfig,
-) -> (UringLoop, Arc<Control>) {
-    let control = Arc::new(Control::new().unwrap());
-    let identities = identity_files::start("/nonexistent".into(), Arc::clone(&control)).unwrap();
-    let listeners = vec![(Protocol::Native, listener)];
-    let worker = Worker::new(config);
-    let event_loop =
-        UringLoop::new(worker, listeners, identities, Arc::clone(&control), options).unwrap();
-    (event_loop, control)
+    config: &WorkerConfig,
+) -> Vec<UringLoop> {
+    let count = u16::try_from(listeners.len()).unwrap();
+    let loops = Arc::new(Loops::new(count, 1 << 20).unwrap());
+    let identities = identity_files::start("/nonexistent".into(), &loops, count).unwrap();
+    let ports = mesh::build(count, 64);
+    let mut event_loops = Vec::new();
+    for (((loop_index, listener), port), identities) in
+        (0..).zip(listeners).zip(ports).zip(identities)
+    {
+        let config = WorkerConfig {
+            loops: count,
+            loop_index,
+            ..config.clone()
+        };
+        let worker = Worker::new(config, port);
+        let turn = Turn::new(worker, Arc::clone(&loops), identities, Duration::ZERO);
+        let listeners = vec![(Protocol::Native, listener)];
+        event_loops.push(UringLoop::new(turn, listeners, options).unwrap());
+    }
+    event_loops
 }
 
 fn pings(owners: std::ops::Range<u64>) -> Vec<u8> {
@@ -190,12 +210,12 @@ fn serve_bursts(world: &mut World, sessions: usize, pings_each: u64) {
         let replies = world.read(client, pings_each as usize * PONG_BYTES);
         assert_pongs(&replies, 1..pings_each + 1);
     }
-    let counters = *world.event_loop.worker.session_counters();
+    let counters = *world.event_loop.turn.worker.session_counters();
     assert_eq!(counters.requests, sessions as u64 * pings_each);
     assert_eq!((counters.broken, counters.closed_on_error), (0, 0));
     drop(clients);
     world.turns_until("all closed", |event_loop| {
-        event_loop.worker.session_count() == 0
+        event_loop.turn.worker.session_count() == 0
     });
 }
 
@@ -271,8 +291,8 @@ fn a_close_ends_what_the_kernel_still_does() {
                 if event_loop.counters().receives_paused == before.receives_paused {
                     write_some(&mut client, &asked, &mut written);
                 }
-                let given_up = event_loop.worker.session_counters().stalled == round;
-                given_up && event_loop.worker.session_count() == 0
+                let given_up = event_loop.turn.worker.session_counters().stalled == round;
+                given_up && event_loop.turn.worker.session_count() == 0
             });
             assert_eq!(world.counters().cancelled, before.cancelled + operations);
             let mut next = world.connect();
@@ -326,7 +346,7 @@ fn a_loop_never_sleeps_long_while_anything_is_timed() {
     .encode(&mut acquire);
     client.write_all(&acquire).unwrap();
     world.turns_until("a lease runs", |event_loop| {
-        event_loop.worker.engine().held() == 1
+        event_loop.turn.worker.engine().held() == 1
     });
     // The send is settled by the next.
     world.turn();
@@ -369,7 +389,7 @@ fn a_late_completion_reaches_nobody() {
     let mut world = World::new(options(), config());
     let client = world.connect();
     world.turns_until("one is served", |event_loop| {
-        event_loop.worker.session_count() == 1
+        event_loop.turn.worker.session_count() == 1
     });
     drop(client);
     world.turns_until("it is gone", |event_loop| event_loop.ring.open_files == 0);
@@ -399,18 +419,20 @@ fn loops_serve_side_by_side() {
     if is_missing() {
         return;
     }
-    let loops = [0, 1, 2].map(|loop_index| {
-        let (listener, address) = listen();
-        let mut config = config();
-        (config.loops, config.loop_index) = (3, loop_index);
-        let (mut event_loop, control) = new_loop(listener, options(), config);
-        let serving = std::thread::spawn(move || event_loop.run());
-        (address, control, serving)
-    });
+    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..3).map(|_| listen()).unzip();
+    let event_loops = new_loops(listeners, options(), &config());
+    let loops = Arc::clone(&event_loops[0].turn.loops);
+    let serving: Vec<_> = event_loops
+        .into_iter()
+        .map(|mut event_loop| std::thread::spawn(move || event_loop.run()))
+        .collect();
     for _ in 0..20 {
-        let mut clients = loops
-            .each_ref()
-            .map(|(address, ..)| TcpStream::connect(address).unwrap());
+        // From each listener most of them move to another loop.
+        let mut clients: Vec<TcpStream> = addresses
+            .iter()
+            .chain(&[addresses[0]; 5])
+            .map(|address| TcpStream::connect(address).unwrap())
+            .collect();
         for client in &mut clients {
             client.write_all(&pings(1..101)).unwrap();
         }
@@ -420,9 +442,9 @@ fn loops_serve_side_by_side() {
             assert_pongs(&replies, 1..101);
         }
     }
-    for (_, control, serving) in loops {
-        control.drain(0).unwrap();
-        serving.join().unwrap().unwrap();
+    loops.drain(0);
+    for thread in serving {
+        thread.join().unwrap().unwrap();
     }
 }
 
@@ -439,7 +461,12 @@ fn a_client_that_ends_its_side_gets_what_it_is_owed() {
     assert_pongs(&replies, 1..101);
     world.turns_until("closed", |event_loop| event_loop.ring.open_files == 0);
     assert_eq!(
-        world.event_loop.worker.session_counters().ended_by_client,
+        world
+            .event_loop
+            .turn
+            .worker
+            .session_counters()
+            .ended_by_client,
         1
     );
 }
@@ -454,7 +481,8 @@ fn what_waits_for_a_send_is_done_before_the_loop_sleeps() {
     let mut config = config();
     config.output_soft_limit_bytes = 100;
     let (listener, address) = listen();
-    let (mut event_loop, control) = new_loop(listener, options(), config);
+    let mut event_loop = new_loop(listener, options(), config);
+    let loops = Arc::clone(&event_loop.turn.loops);
     let serving = std::thread::spawn(move || event_loop.run());
     for pings_each in [1, 20, 2_000] {
         let mut client = TcpStream::connect(address).unwrap();
@@ -471,7 +499,7 @@ fn what_waits_for_a_send_is_done_before_the_loop_sleeps() {
         client.read_to_end(&mut replies).unwrap();
         assert_pongs(&replies, 1..pings_each + 1);
     }
-    control.drain(0).unwrap();
+    loops.drain(0);
     serving.join().unwrap().unwrap();
 }
 
@@ -485,7 +513,8 @@ fn unix_listeners_are_served() {
     let listener = UnixListener::bind_addr(&address).unwrap();
     listener.set_nonblocking(true).unwrap();
     let listener = Listener::Unix(mio::net::UnixListener::from_std(listener));
-    let (mut event_loop, control) = new_loop(listener, options(), config());
+    let mut event_loop = new_loop(listener, options(), config());
+    let loops = Arc::clone(&event_loop.turn.loops);
     let serving = std::thread::spawn(move || event_loop.run());
     let mut client = UnixStream::connect_addr(&address).unwrap();
     client
@@ -496,7 +525,7 @@ fn unix_listeners_are_served() {
     client.read_exact(&mut replies).unwrap();
     assert_pongs(&replies, 1..1_001);
     // Sleeping without end, the loop hears of its drain.
-    control.drain(0).unwrap();
+    loops.drain(0);
     assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
     drop(client);
     serving.join().unwrap().unwrap();
@@ -519,7 +548,7 @@ fn a_loop_that_ends_early_leaves_nothing_behind() {
     let (asked, mut written) = (pings(1..100_001), 0);
     world.turns_until("a send is stuck", |event_loop| {
         write_some(&mut stuck, &asked, &mut written);
-        event_loop.counters().short_sends > 0 && event_loop.worker.session_count() == 2
+        event_loop.counters().short_sends > 0 && event_loop.turn.worker.session_count() == 2
     });
     drop(world);
     // The kernel lets go of a ring's sockets some time after the ring.

@@ -13,6 +13,10 @@ pub(super) enum Op {
     Close(SessionId),
     /// Closing a socket that is no session's.
     Discard,
+    /// Making the socket of that departure a descriptor of the process.
+    Install(usize),
+    /// Giving a session's socket a slot of the ring's table.
+    Adopt(SessionId),
     /// Cancelling one of a session's operations.
     Cancel(SessionId),
     Wake,
@@ -36,6 +40,8 @@ impl Op {
             Op::Cancel(id) => (6, id.to_bits()),
             Op::Wake => (7, 0),
             Op::Ignored => (8, 0),
+            Op::Install(key) => (9, key as u64),
+            Op::Adopt(id) => (10, id.to_bits()),
         };
         kind << KIND_SHIFT | rest & REST
     }
@@ -52,6 +58,8 @@ impl Op {
             5 => Op::Discard,
             6 => Op::Cancel(id()),
             7 => Op::Wake,
+            9 => Op::Install(rest as usize),
+            10 => Op::Adopt(id()),
             _ => Op::Ignored,
         }
     }
@@ -78,6 +86,9 @@ mod tests {
                         Op::Cancel(id),
                         Op::Wake,
                         Op::Ignored,
+                        Op::Install(0),
+                        Op::Install(1_023),
+                        Op::Adopt(id),
                     ] {
                         assert_eq!(Op::from_user_data(op.to_user_data(), loop_index), op);
                     }

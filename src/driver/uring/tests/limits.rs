@@ -158,7 +158,7 @@ fn accepting_rests_while_the_kernel_has_no_room() {
         let sleep = world.event_loop.sleep_for().unwrap();
         assert!(sleep <= Duration::from_millis(ACCEPT_REST_MS));
         world.turns_until("it accepts again", |event_loop| {
-            event_loop.worker.session_count() == 1
+            event_loop.turn.worker.session_count() == 1
         });
         assert!(clock::now() >= before);
         client.write_all(&pings(1..2)).unwrap();

@@ -1,0 +1,231 @@
+//! The other loops' side of a worker: what they send is judged, what waits for room
+//! on the way to them goes on when there is some, sessions move there.
+
+use super::outbox::mark_dirty;
+use super::rooms::Waiting;
+use super::{Worker, list_backlogged};
+use crate::engine::time::Time;
+use crate::engine::{Caller, DlmHolder, Outbox as _, SessionEnd};
+use crate::ids::SessionId;
+use crate::mesh::{DlmAnswer, DlmCall, MeshCounters, Message};
+use crate::partition;
+use crate::session::{Phase, Protocol};
+
+/// Messages judged by one reading of the clock.
+const MESSAGES_PER_BATCH: usize = 256;
+
+/// Batches judged in one turn, if others keep sending; the rest comes next turn.
+pub const BATCHES_PER_TURN: usize = 4;
+
+impl Worker {
+    /// The loop's sleep is over. Call it first of all in a turn: until
+    /// [`Worker::try_sleep`] nobody wakes this loop any more.
+    #[inline]
+    pub fn handle_awake(&mut self) {
+        self.mesh.handle_awake();
+    }
+
+    /// Begins a batch of messages from other loops and says how many there are. Read
+    /// the clock after this and judge them by [`Worker::handle_messages`]; up to
+    /// [`BATCHES_PER_TURN`] batches a turn.
+    pub fn gather_messages(&mut self) -> usize {
+        self.mesh.gather(MESSAGES_PER_BATCH)
+    }
+
+    /// Judges the batch that [`Worker::gather_messages`] began.
+    pub fn handle_messages(&mut self, now: Time) {
+        let now = self.advance_clock(now);
+        // Judged where they lie, while answers go out.
+        let mut inbound = std::mem::take(&mut self.mesh.inbound);
+        inbound.drain(|message| self.handle_message(message, now));
+        self.mesh.inbound = inbound;
+    }
+
+    /// Lets sessions go on whose requests found no room on the way to another loop,
+    /// where there is room now.
+    pub fn handle_room(&mut self) {
+        while let Some(target) = self.mesh.outbound.poll_room() {
+            self.rooms.open(target);
+        }
+        if !self.rooms.any_open() {
+            return;
+        }
+        let mut resumed = std::mem::take(&mut self.resumed);
+        self.rooms.take_resumable(&mut resumed);
+        for waiting in resumed.drain(..) {
+            let Some(session) = self.sessions.get_mut(waiting.session()) else {
+                continue;
+            };
+            if !std::mem::take(&mut session.waits_for_room) {
+                continue;
+            }
+            match waiting {
+                Waiting::Native(_) => list_backlogged(session, &mut self.backlog),
+                Waiting::Dlm(call) => self.forward_dlm(call),
+            }
+        }
+        self.resumed = resumed;
+    }
+
+    /// The loops to wake at the end of a turn, because this one has something for them.
+    pub fn poll_wakes(&mut self) -> impl Iterator<Item = u16> {
+        self.mesh.poll_wakes()
+    }
+
+    /// Whether the loop may sleep: nothing is left to do here, and others will wake it
+    /// for what they send from now on. `false`: take the next turn at once.
+    pub fn try_sleep(&mut self) -> bool {
+        !self.has_work() && self.mesh.try_sleep()
+    }
+
+    /// What crossed between this loop and the others.
+    pub fn mesh_counters(&self) -> MeshCounters {
+        self.mesh.counters()
+    }
+
+    /// A session that another loop gave up by [`Worker::take_moving`] arrives; the
+    /// bytes that came with it are received next, by [`Worker::handle_received`]. The
+    /// server's limits were kept when it was accepted.
+    pub fn handle_moved(&mut self) -> SessionId {
+        self.native_connections += 1;
+        self.counters.moved_here += 1;
+        self.sessions.open(Protocol::Native, None)
+    }
+
+    /// Gives a session up that [`super::Action::Move`] was said of, once the driver has
+    /// its socket free: what it had received comes back. The session is no more;
+    /// `None` if it has ended meanwhile.
+    pub fn take_moving(&mut self, id: SessionId) -> Option<Vec<u8>> {
+        let session = self.sessions.get_mut(id)?;
+        if !matches!(session.phase, Phase::Moving(_)) {
+            return None;
+        }
+        let input = std::mem::take(&mut session.input);
+        self.sessions.close(id);
+        self.native_connections -= 1;
+        Some(input)
+    }
+
+    /// The loop that owns a key.
+    #[inline]
+    pub(super) fn owner_of(&self, key: &[u8]) -> u16 {
+        partition::loop_of(key, self.config.routing_seed, self.config.loops)
+    }
+
+    /// Sends a DLM request to the loop that owns its name, or has it wait for room.
+    pub(super) fn forward_dlm(&mut self, call: Box<DlmCall>) {
+        let (id, target) = (call.session, self.owner_of(call.file_name.as_bytes()));
+        debug_assert_ne!(target, self.config.loop_index, "own names are judged here");
+        let Err(call) = self.mesh.outbound.try_dlm_request(target, call) else {
+            return;
+        };
+        self.wait_for_room(target, Waiting::Dlm(call), id);
+    }
+
+    /// A session's next request waits for room on the way to `target`.
+    pub(super) fn wait_for_room(&mut self, target: u16, waiting: Waiting, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.waits_for_room = true;
+        }
+        let sessions = &self.sessions;
+        let is_live = |id| sessions.get(id).is_some_and(|it| it.waits_for_room);
+        self.rooms.wait(target, waiting, sessions.len(), is_live);
+    }
+
+    fn handle_message(&mut self, message: &mut Message, now: Time) {
+        match message {
+            Message::Request {
+                session,
+                release_on_close,
+                request,
+            } => {
+                let caller = Caller {
+                    session: *session,
+                    release_on_close: *release_on_close,
+                };
+                let (engine, mut out) = self.engine_and_outbox();
+                engine.handle_request(now, caller, &request.as_request(), &mut out);
+                self.note_work();
+            }
+            Message::Reply { session, reply } => self.reply(*session, *reply),
+            Message::Granted {
+                session,
+                owner,
+                grant,
+                granted_by,
+                waited_ms,
+            } => {
+                let (_, mut out) = self.engine_and_outbox();
+                if !out.append_grant(*session, *owner, (*granted_by, *grant), *waited_ms) {
+                    self.mesh.outbound.lost_grant(*granted_by, *grant);
+                }
+            }
+            Message::SessionEnd { session, orderly } => {
+                let end = match orderly {
+                    true => SessionEnd::Orderly,
+                    false => SessionEnd::Broken,
+                };
+                let (engine, mut out) = self.engine_and_outbox();
+                engine.handle_session_end(now, *session, end, &mut out);
+                self.note_work();
+                self.mesh.outbound.session_ended(*session);
+            }
+            Message::SessionEnded { session } => self.end_told(*session),
+            Message::LostGrant(grant) => {
+                let (engine, mut out) = self.engine_and_outbox();
+                engine.handle_lost_grant(now, *grant, &mut out);
+                self.note_work();
+            }
+            Message::DlmRequest(call) => {
+                let DlmCall {
+                    session,
+                    file_name,
+                    id,
+                    name,
+                    operation,
+                } = &mut **call;
+                let holder = DlmHolder {
+                    id,
+                    name: name.as_deref(),
+                };
+                let operation = std::mem::replace(operation, crate::dlm::Operation::Version);
+                let (engine, mut out) = self.engine_and_outbox();
+                let reply = super::dlm::carry_out(
+                    engine,
+                    &mut out,
+                    file_name.as_bytes(),
+                    holder,
+                    operation,
+                    now,
+                )
+                .into_owned();
+                self.note_work();
+                let session = *session;
+                self.mesh
+                    .outbound
+                    .dlm_reply(Box::new(DlmAnswer { session, reply }));
+            }
+            Message::DlmReply(answer) => {
+                if self.awaits_owner(answer.session) {
+                    self.answer(answer.session, &answer.reply);
+                }
+            }
+        }
+    }
+
+    /// One of the loops that requests of a session went to has nothing more for it.
+    fn end_told(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.ends_awaited -= 1;
+        if session.ends_awaited > 0 {
+            return;
+        }
+        let last_error = session.last_error.take();
+        mark_dirty(session, &mut self.dirty);
+        if let Some(error) = last_error {
+            self.engine_and_outbox().1.reply(id, error);
+        }
+    }
+}
