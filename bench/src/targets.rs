@@ -32,21 +32,50 @@ pub struct LaneKeys {
     lane: u64,
     lanes: u64,
     per_lane: u64,
+    route: Option<Route>,
+}
+
+/// Which keys a session asks for, of those of its lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// The session's loop, and where keys belong.
+    pub routing: wire::Routing,
+    /// Keys of the session's own loop, or of the others.
+    pub local: bool,
+}
+
+impl Route {
+    fn takes(&self, key: &Key) -> bool {
+        (self.routing.owner_of(key) == self.routing.loop_index) == self.local
+    }
 }
 
 impl LaneKeys {
     /// The keys of lane number `lane` of `lanes`, out of `total_keys` (at least one each).
-    pub fn new(seed: u64, lane: u64, lanes: u64, total_keys: u64) -> LaneKeys {
+    /// All of them, or those that `route` takes: about one in as many as there are loops.
+    pub fn new(
+        seed: u64,
+        lane: u64,
+        lanes: u64,
+        total_keys: u64,
+        route: Option<Route>,
+    ) -> LaneKeys {
         LaneKeys {
             random: Random::new(seed ^ lane.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             lane,
             lanes,
             per_lane: (total_keys / lanes).max(1),
+            route,
         }
     }
 
     fn next_key(&mut self) -> Key {
-        key(self.lane + self.lanes * self.random.below(self.per_lane))
+        loop {
+            let key = key(self.lane + self.lanes * self.random.below(self.per_lane));
+            if self.route.is_none_or(|route| route.takes(&key)) {
+                return key;
+            }
+        }
     }
 }
 
@@ -76,14 +105,16 @@ impl Lane {
 #[derive(Debug)]
 pub struct NativeSession {
     lanes: Vec<Lane>,
+    wanted_loop: Option<u16>,
     outstanding: usize,
 }
 
 impl NativeSession {
-    /// A session with one lane per element.
-    pub fn new(lanes: Vec<LaneKeys>) -> NativeSession {
+    /// A session with one lane per element, on that loop of the server if one is wanted.
+    pub fn new(lanes: Vec<LaneKeys>, wanted_loop: Option<u16>) -> NativeSession {
         NativeSession {
             lanes: lanes.into_iter().map(Lane::new).collect(),
+            wanted_loop,
             outstanding: 0,
         }
     }
@@ -104,8 +135,15 @@ impl NativeSession {
     }
 }
 
+/// Owner of a session's Hello; the lanes' are small numbers.
+const HELLO_OWNER: u64 = u64::MAX;
+
 impl Session for NativeSession {
     fn start(&mut self, now_ns: u64, out: &mut Vec<u8>) {
+        if let Some(wanted_loop) = self.wanted_loop {
+            wire::push_hello(out, HELLO_OWNER, wanted_loop);
+            self.outstanding += 1;
+        }
         for index in 0..self.lanes.len() {
             self.acquire(index, now_ns, out);
         }
@@ -121,6 +159,10 @@ impl Session for NativeSession {
         let mut taken = 0;
         while let Some((answer, length)) = wire::read_answer(&bytes[taken..])? {
             taken += length;
+            if answer.op == b'H' && answer.owner == HELLO_OWNER {
+                self.outstanding -= 1;
+                continue;
+            }
             let index = (answer.owner % lane_count) as usize;
             let lane = &mut self.lanes[index];
             if answer.owner != lane.owner {
@@ -360,7 +402,7 @@ mod tests {
     #[test]
     fn lanes_never_share_a_key() {
         let draw = |lane| {
-            let mut keys = LaneKeys::new(1, lane, 3, 30);
+            let mut keys = LaneKeys::new(1, lane, 3, 30, None);
             (0..1_000).map(move |_| keys.next_key())
         };
         let lanes: Vec<std::collections::HashSet<Key>> =

@@ -1,5 +1,7 @@
 //! The native frames that the load needs, written by hand from the protocol's tables.
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::keys::{KEY_BYTES, Key};
 
 /// Length of an acquire (`A`) with a 16-byte key: op, wait, lease, owner, key, newline.
@@ -36,6 +38,55 @@ pub fn push_release(out: &mut Vec<u8>, owner: u64, token: u64, key: &Key) {
     out.extend_from_slice(&frame);
 }
 
+/// Length of Welcome: op, owner, version, flags, loops, loop, routing seed, longest key,
+/// longest lease, newline.
+pub const WELCOME_BYTES: usize = 1 + 8 + 1 + 1 + 2 + 2 + 8 + 2 + 4 + 1;
+
+/// Any loop will do.
+pub const ANY_LOOP: u16 = u16::MAX;
+
+/// Appends a Hello without credential.
+pub fn push_hello(out: &mut Vec<u8>, owner: u64, wanted_loop: u16) {
+    out.extend_from_slice(&[b'H', 1, 0]);
+    out.extend_from_slice(&wanted_loop.to_be_bytes());
+    out.extend_from_slice(&owner.to_be_bytes());
+    out.push(b'\n');
+}
+
+/// Where keys belong, as a Welcome says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// How many loops the server has.
+    pub loops: u16,
+    /// The loop of the session that was welcomed.
+    pub loop_index: u16,
+    /// Seed of the routing hash.
+    pub seed: u64,
+}
+
+impl Routing {
+    /// Reads a Welcome.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(welcome: &[u8; WELCOME_BYTES]) -> Result<Routing, String> {
+        if welcome[0] != b'H' || welcome[WELCOME_BYTES - 1] != b'\n' {
+            return Err(format!("{welcome:?} is no Welcome"));
+        }
+        Ok(Routing {
+            loops: u16::from_be_bytes([welcome[11], welcome[12]]),
+            loop_index: u16::from_be_bytes([welcome[13], welcome[14]]),
+            seed: u64_at(welcome, 15),
+        })
+    }
+
+    /// The loop that owns a key.
+    pub fn owner_of(&self, key: &[u8]) -> u16 {
+        let upper_half = xxh3_64_with_seed(key, self.seed) >> 32;
+        ((upper_half * u64::from(self.loops)) >> 32) as u16
+    }
+}
+
 /// One reply, as far as a load client cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -59,6 +110,7 @@ pub fn read_answer(bytes: &[u8]) -> Result<Option<(Answer, usize)>, String> {
         b'A' => ACQUIRED_BYTES,
         b'T' | b'B' | b'R' | b'N' => RELEASED_BYTES,
         b'E' => 1 + 8 + 1 + 1,
+        b'H' => WELCOME_BYTES,
         _ => return Err(format!("unexpected reply op {op:#04x}")),
     };
     let Some(frame) = bytes.get(..length) else {

@@ -2,7 +2,8 @@
 //! they cost. Cheaper per request than any server it measures.
 
 use std::error::Error;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use clap::Parser;
@@ -10,8 +11,9 @@ use leasehold_bench::hold::hold_locks;
 use leasehold_bench::host;
 use leasehold_bench::load::{self, Measured, Session, Timing};
 use leasehold_bench::targets::{
-    EchoSession, LaneKeys, NativeSession, RedisSession, Target, load_redis_release,
+    EchoSession, LaneKeys, NativeSession, RedisSession, Route, Target, load_redis_release,
 };
+use leasehold_bench::wire::{self, Routing};
 
 /// Acquire + release pairs over random 16-byte keys, never contended.
 #[derive(Debug, Parser)]
@@ -40,6 +42,10 @@ struct Flags {
     /// Seed of the keys' order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Which keys each session asks for; with local or remote, sessions are spread over
+    /// the server's loops in turn. Native servers of several loops only.
+    #[arg(long, value_enum, default_value_t = Keys::Any)]
+    route: Keys,
     /// Core to run on.
     #[arg(long)]
     pin: Option<usize>,
@@ -54,6 +60,17 @@ struct Flags {
     json: bool,
 }
 
+/// Where the keys of a session belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Keys {
+    /// To any loop; the server chooses the sessions' loops.
+    Any,
+    /// To the session's own loop.
+    Local,
+    /// To any loop but the session's own.
+    Remote,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let flags = Flags::parse();
     if let Some(core) = flags.pin {
@@ -65,10 +82,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let measured = match flags.target {
         Target::Native => run(&flags, NativeSession::new)?,
-        Target::Echo => run(&flags, EchoSession::new)?,
+        _ if flags.route != Keys::Any => return Err("--route is for native servers".into()),
+        Target::Echo => run(&flags, |lanes, _| EchoSession::new(lanes))?,
         Target::Redis => {
             let hash = load_redis_release(flags.server)?;
-            run(&flags, |lanes| RedisSession::new(lanes, hash.clone()))?
+            run(&flags, |lanes, _| RedisSession::new(lanes, hash.clone()))?
         }
     };
     drop(held);
@@ -86,15 +104,30 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn run<S: Session>(
     flags: &Flags,
-    session: impl Fn(Vec<LaneKeys>) -> S,
+    session: impl Fn(Vec<LaneKeys>, Option<u16>) -> S,
 ) -> Result<Measured, Box<dyn Error>> {
+    let routing = match flags.route {
+        Keys::Any => None,
+        Keys::Local | Keys::Remote => Some(ask_routing(flags.server)?),
+    };
+    if routing.is_some_and(|routing| routing.loops == 1) && flags.route == Keys::Remote {
+        return Err("--route remote: the server has one loop".into());
+    }
     let depth = u64::from(flags.depth);
     let lanes = u64::from(flags.connections) * depth;
     let sessions = (0..u64::from(flags.connections))
         .map(|connection| {
             let first = connection * depth;
-            let keys = |lane| LaneKeys::new(flags.seed, lane, lanes, flags.keys);
-            session((first..first + depth).map(keys).collect())
+            let route = routing.map(|routing| Route {
+                routing: Routing {
+                    loop_index: (connection % u64::from(routing.loops)) as u16,
+                    ..routing
+                },
+                local: flags.route == Keys::Local,
+            });
+            let keys = |lane| LaneKeys::new(flags.seed, lane, lanes, flags.keys, route);
+            let wanted_loop = route.map(|route| route.routing.loop_index);
+            session((first..first + depth).map(keys).collect(), wanted_loop)
         })
         .collect();
     let timing = Timing {
@@ -103,6 +136,17 @@ fn run<S: Session>(
         server_pid: flags.server_pid,
     };
     Ok(load::run(flags.server, sessions, timing)?)
+}
+
+/// Where the server's keys belong.
+fn ask_routing(server: SocketAddr) -> Result<Routing, Box<dyn Error>> {
+    let mut stream = TcpStream::connect(server)?;
+    let mut hello = Vec::new();
+    wire::push_hello(&mut hello, 1, wire::ANY_LOOP);
+    stream.write_all(&hello)?;
+    let mut welcome = [0; wire::WELCOME_BYTES];
+    stream.read_exact(&mut welcome)?;
+    Ok(Routing::read(&welcome)?)
 }
 
 /// `name=value` words or one JSON object.
