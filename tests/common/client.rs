@@ -7,7 +7,7 @@ use std::time::Instant;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::server::HANG_GUARD;
-use super::wire::{Reply, acquire, ping, query};
+use super::wire::{Reply, Welcome, acquire, ping, query};
 
 /// One connection.
 #[derive(Debug)]
@@ -175,6 +175,32 @@ impl Client {
             }
             other => panic!("{other:?} where a grant to {owner} was expected"),
         }
+    }
+
+    /// The next reply is Welcome.
+    #[track_caller]
+    pub fn welcome(&mut self) -> Welcome {
+        match self.reply() {
+            Reply::Welcome(welcome) => welcome,
+            other => panic!("{other:?} where Welcome was expected"),
+        }
+    }
+
+    /// The next `count` replies by their owner, which is how those to requests on
+    /// different keys are told apart; those to one owner in the order they came.
+    #[track_caller]
+    pub fn replies_by_owner(&mut self, count: usize) -> Vec<Reply> {
+        let mut replies: Vec<Reply> = (0..count).map(|_| self.reply()).collect();
+        replies.sort_by_key(Reply::owner);
+        replies
+    }
+
+    /// Every reply up to the orderly end, by owner.
+    #[track_caller]
+    pub fn rest_by_owner(&mut self) -> Vec<Reply> {
+        let mut replies: Vec<Reply> = std::iter::from_fn(|| self.reply_or_end()).collect();
+        replies.sort_by_key(Reply::owner);
+        replies
     }
 
     /// Takes every key, all at once, and returns their tokens.

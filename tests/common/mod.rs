@@ -5,5 +5,6 @@
 pub mod client;
 pub mod configuration;
 pub mod directory;
+pub mod routing;
 pub mod server;
 pub mod wire;

@@ -12,10 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::client::Client;
 use super::configuration::Configuration;
-use super::wire::{Reply, acquire};
+use super::routing::Routing;
+use super::wire::{ANY_LOOP, Reply, Welcome, acquire, hello};
 
 /// Longer than anything takes that works. Only a hang meets it.
 pub const HANG_GUARD: Duration = Duration::from_secs(20);
+
+/// The key that [`Server::drain`] holds.
+pub const DRAIN_KEEPER: &str = "drain-keeper";
 
 /// A running server.
 #[derive(Debug)]
@@ -26,6 +30,16 @@ pub struct Server {
     /// Locked only so that threads can share the server.
     stdout_lines: Mutex<Receiver<String>>,
     stderr: Option<JoinHandle<String>>,
+    placement: Option<Placement>,
+}
+
+/// Where the sessions of a test are, seen from the keys that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// On the loop that owns this key.
+    WithOwnerOf(&'static str),
+    /// On another loop than the one that owns this key.
+    AwayFromOwnerOf(&'static str),
 }
 
 /// How a process that should not serve, or serves no more, ended.
@@ -103,6 +117,7 @@ impl Server {
             listen: Vec::new(),
             stdout_lines: Mutex::new(stdout_lines),
             stderr: Some(stderr),
+            placement: None,
         };
         match server.next_line() {
             Ok(line) => {
@@ -148,9 +163,64 @@ impl Server {
         self.child.id()
     }
 
-    /// A new session.
+    /// From now on [`Server::connect`] and [`Server::greet`] put sessions there.
+    pub fn place_sessions(&mut self, placement: Placement) {
+        self.placement = Some(placement);
+    }
+
+    /// A new session: without a Hello, unless sessions have their place.
     #[track_caller]
     pub fn connect(&self) -> Client {
+        match self.placement {
+            None => self.connect_silently(),
+            Some(_) => self.greet(0),
+        }
+    }
+
+    /// A new session with these flags of Hello in force, in its place if sessions have one.
+    #[track_caller]
+    pub fn greet(&self, flags: u8) -> Client {
+        let wanted_loop = self.placement.map_or(ANY_LOOP, |placement| {
+            let routing = self.routing();
+            match placement {
+                Placement::WithOwnerOf(key) => routing.loop_of(key),
+                Placement::AwayFromOwnerOf(key) => routing.next_loop(routing.loop_of(key)),
+            }
+        });
+        self.connect_on(wanted_loop, flags)
+    }
+
+    /// A new session on the wanted loop, with these flags of Hello in force.
+    #[track_caller]
+    pub fn connect_on(&self, wanted_loop: u16, flags: u8) -> Client {
+        let mut client = self.connect_silently();
+        client.send(&hello(flags, wanted_loop, 1, ""));
+        let welcome = client.welcome();
+        assert_eq!(welcome.flags, flags);
+        assert!(wanted_loop == ANY_LOOP || welcome.loop_index == wanted_loop);
+        client
+    }
+
+    /// A new session on each loop.
+    #[track_caller]
+    pub fn connect_everywhere(&self) -> Vec<Client> {
+        let connect = |loop_index| self.connect_on(loop_index, 0);
+        (0..self.loops()).map(connect).collect()
+    }
+
+    /// How keys are shared out over loops, asked by a session that is over then.
+    #[track_caller]
+    pub fn routing(&self) -> Routing {
+        let mut client = self.connect_silently();
+        client.send(&hello(0, ANY_LOOP, 1, ""));
+        client.finish();
+        let welcome: Welcome = client.welcome();
+        client.expect_end();
+        Routing::of(&welcome)
+    }
+
+    #[track_caller]
+    fn connect_silently(&self) -> Client {
         Client::connect(self.address()).expect("the server accepts connections")
     }
 
@@ -160,26 +230,26 @@ impl Server {
         kill_process(pid, signal).expect("the server runs and is ours");
     }
 
-    /// Begins a drain and waits until it is in force. The control session then
-    /// holds `drain-keeper` for 255 s, so that the drain does not end by itself.
+    /// Begins a drain and waits until it is in force on every loop. The control session
+    /// then holds [`DRAIN_KEEPER`] for 255 s, so that the drain does not end by itself.
     pub fn drain(&self) -> Client {
+        let routing = self.routing();
         let mut control = self.connect();
-        control.send(&acquire(1, 0, 255, "drain-keeper"));
+        control.send(&acquire(1, 0, 255, DRAIN_KEEPER));
         control.granted(1);
         self.signal(Signal::TERM);
-        // Each loop learns of it for itself: ask keys enough to meet all of them.
-        let keys: Vec<String> = (0..32).map(|number| format!("drain-{number}")).collect();
         let guard = Instant::now() + HANG_GUARD;
-        loop {
-            assert!(Instant::now() < guard, "the drain does not begin");
-            let requests = keys.iter().map(|key| acquire(2, 0, 1, key));
-            control.send(&requests.collect::<Vec<_>>().concat());
-            let replies: Vec<Reply> = keys.iter().map(|_| control.reply()).collect();
-            let refused = Reply::Error { owner: 2, code: 8 };
-            if replies.iter().all(|&reply| reply == refused) {
-                return control;
+        for loop_index in 0..routing.loops {
+            let key = routing.key(loop_index, "drain");
+            loop {
+                control.send(&acquire(2, 0, 1, &key));
+                if control.reply() == (Reply::Error { owner: 2, code: 8 }) {
+                    break;
+                }
+                assert!(Instant::now() < guard, "the drain does not begin");
             }
         }
+        control
     }
 
     /// Waits for its end.

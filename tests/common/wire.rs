@@ -150,6 +150,23 @@ pub struct Welcome {
 }
 
 impl Reply {
+    /// The owner of the request that it answers.
+    pub fn owner(&self) -> u64 {
+        match *self {
+            Reply::TimedOut(owner)
+            | Reply::Busy(owner)
+            | Reply::Released(owner)
+            | Reply::NotHeld(owner)
+            | Reply::Pong(owner)
+            | Reply::Acquired { owner, .. }
+            | Reply::Extended { owner, .. }
+            | Reply::State { owner, .. }
+            | Reply::CancelDone { owner, .. }
+            | Reply::Welcome(Welcome { owner, .. })
+            | Reply::Error { owner, .. } => owner,
+        }
+    }
+
     /// The first reply of `bytes` and its length, `None` while it is incomplete.
     ///
     /// # Panics

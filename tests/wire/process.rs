@@ -1,7 +1,6 @@
 //! The server as a program: its ready line, its exit codes, its drain, and the
 //! guard against a second one.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -14,7 +13,7 @@ use crate::common::wire::{Reply, acquire, acquire_ms, extend, ping, release};
 
 const LONG_S: u8 = 250;
 
-/// A server that must not start; besides its log it said one line, which names `named`.
+/// A server that must not start; what it said is one line that names `named`.
 fn assert_refuses(flags: &[&str], code: i32, named: &str) {
     let mut command = serve_command();
     command.args(["--dlm-listen", "off"]).args(flags);
@@ -23,38 +22,13 @@ fn assert_refuses(flags: &[&str], code: i32, named: &str) {
         Ok(_) => panic!("it starts with {flags:?}"),
     };
     assert_eq!(ended.code, Some(code), "{flags:?}: {}", ended.stderr);
-    // A line of the log begins with its time, in brackets.
-    let lines = ended.stderr.lines().filter(|line| !line.starts_with('['));
-    let lines: Vec<&str> = lines.collect();
+    // What is logged before, which driver was chosen or that a listener is open to all,
+    // begins with its time and level.
+    let is_log = |line: &&str| line.starts_with('[');
+    let lines: Vec<&str> = ended.stderr.lines().filter(|line| !is_log(line)).collect();
     assert_eq!(lines.len(), 1, "{flags:?}: {lines:#?}");
+    assert!(lines[0].starts_with("error: "), "{flags:?}: {lines:#?}");
     assert!(lines[0].contains(named), "{flags:?}: {lines:#?}");
-}
-
-/// Newer kernels count a ring's memory under RLIMIT_MEMLOCK, of users who are not
-/// above it; older ones do not, and the server starts.
-#[test]
-fn a_ring_that_a_limit_forbids_is_refused_with_the_limit_s_name() {
-    let serve =
-        r#"ulimit -l 16 && exec "$@" serve --listen 127.0.0.1:0 --dlm-listen off --io uring"#;
-    let mut command = Command::new("sh");
-    command.args(["-c", serve, "sh"]);
-    if rustix::process::geteuid().is_root() {
-        command.args(["setpriv", "--bounding-set", "-ipc_lock"]);
-    }
-    command.arg(env!("CARGO_BIN_EXE_leasehold"));
-    match Server::launch(command) {
-        Ok(server) => assert!(server.ready_line().contains("io=uring")),
-        Err(ended) if ended.stderr.contains("setpriv: not found") => {
-            println!("skipped: {}", ended.stderr);
-        }
-        Err(ended) => {
-            assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-            assert!(ended.stderr.contains("--io uring: "), "{}", ended.stderr);
-            let is_forbidden = ["io_uring is forbidden", "RLIMIT_MEMLOCK is 16384"];
-            let named = is_forbidden.iter().any(|why| ended.stderr.contains(why));
-            assert!(named, "{}", ended.stderr);
-        }
-    }
 }
 
 #[test]
@@ -67,6 +41,7 @@ fn the_ready_line_says_where_and_how_it_serves() {
             server.ready_line(),
             format!("ready listen={address} dlm=off admin=off io={io} shards={loops}")
         );
+        assert_eq!(server.routing().loops, loops, "as Welcome says");
         let port = address.strip_prefix("127.0.0.1:").unwrap();
         assert_ne!(port.parse::<u16>().unwrap(), 0);
         server.connect().expect_quiet();
@@ -109,6 +84,11 @@ fn a_bad_flag_exits_2_and_is_named() {
         (&["--listen", "127.0.0.1:65536"], "--listen"),
         (&["--io", "magic"], "--io"),
         (&["--shards", "0"], "--shards"),
+        (&["--shards", "1025"], "--shards"),
+        (&["--pin", "on"], "--pin"),
+        (&["--pin", "1,1"], "--pin"),
+        (&["--spin-us", "-1"], "--spin-us"),
+        (&["--busy-poll-us", "soon"], "--busy-poll-us"),
         (&["--shards", "many"], "--shards"),
         (&["--max-key-bytes", "0"], "--max-key-bytes"),
         (&["--max-key-bytes", "16385"], "--max-key-bytes"),
@@ -254,27 +234,62 @@ fn drain_with_nothing_held_exits_0_at_once() {
 }
 
 #[test]
-fn drain_serves_holders_until_nothing_is_held() {
+fn drain_serves_holders_until_nothing_is_held_on_any_loop() {
     in_every_configuration(|configuration| {
         let mut server = Server::start(configuration, &["--drain-seconds", "600"]);
+        let routing = server.routing();
+        let keys = |prefix| -> Vec<String> {
+            let all = 0..routing.loops;
+            all.map(|loop_index| routing.key(loop_index, prefix))
+                .collect()
+        };
+        let (kept, released) = (keys("kept"), keys("released"));
         let mut holder = server.connect();
-        holder.send(&[acquire(1, 0, LONG_S, "k"), acquire(2, 0, LONG_S, "l")].concat());
-        let k = holder.granted(1).token;
-        let l = holder.granted(2).token;
+        let kept_tokens = holder.hold_all(&kept, LONG_S);
+        let released_tokens = holder.hold_all(&released, LONG_S);
         let mut waiting = server.connect();
-        waiting.send(&acquire(3, LONG_S, LONG_S, "k"));
-        waiting.await_state("k", |state| state.waiters == 1);
+        for (owner, key) in (1..).zip(&kept) {
+            waiting.send(&acquire(owner, LONG_S, LONG_S, key));
+            waiting.await_state(key, |state| state.waiters == 1);
+        }
         server.signal(Signal::TERM);
-        waiting.expect_error(3, 8);
-        holder.send(&[ping(4), extend(5, LONG_S + 1, k, "k"), release(6, l, "l")].concat());
-        holder.expect(Reply::Pong(4));
-        assert!(matches!(holder.reply(), Reply::Extended { owner: 5, .. }));
-        holder.expect(Reply::Released(6));
-        waiting.send(&acquire(7, 0, 1, "l"));
-        waiting.expect_error(7, 8);
-        assert!(waiting.state("k").held);
-        holder.send(&release(8, k, "k"));
-        holder.expect(Reply::Released(8));
+        // All loops drain once all of these have come.
+        for (owner, reply) in (1..).zip(waiting.replies_by_owner(kept.len())) {
+            assert_eq!(reply, Reply::Error { owner, code: 8 });
+        }
+        for index in 0..kept.len() {
+            let (kept, released) = (&kept[index], &released[index]);
+            holder.send(
+                &[
+                    ping(4),
+                    extend(5, LONG_S + 1, kept_tokens[index], kept),
+                    release(6, released_tokens[index], released),
+                ]
+                .concat(),
+            );
+            let replies = holder.replies_by_owner(3);
+            assert!(
+                matches!(
+                    replies[..],
+                    [
+                        Reply::Pong(4),
+                        Reply::Extended { owner: 5, .. },
+                        Reply::Released(6)
+                    ]
+                ),
+                "{replies:?}"
+            );
+            waiting.send(&acquire(7, 0, 1, released));
+            waiting.expect_error(7, 8);
+        }
+        // It is not over while anything is held on any loop.
+        for (index, (key, token)) in kept.iter().zip(kept_tokens).enumerate() {
+            for (later, key) in kept.iter().enumerate() {
+                assert_eq!(waiting.state(key).held, later >= index);
+            }
+            holder.send(&release(8, token, key));
+            holder.expect(Reply::Released(8));
+        }
         holder.expect_end();
         waiting.expect_end();
         assert_eq!(server.wait().code, Some(0));
@@ -340,6 +355,127 @@ fn a_second_signal_exits_at_once_with_128_and_its_number() {
             holder.expect_error(2, 8);
             server.signal(second);
             assert_eq!(server.wait().code, Some(code), "{first:?}, {second:?}");
+        }
+    });
+}
+
+/// The cores that this process may use.
+fn usable_cores() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    all.filter(|&core| set.is_set(core)).collect()
+}
+
+/// The cores that each of a server's loops may use, by loop.
+fn cores_of_loops(server: &Server) -> Vec<String> {
+    let mut cores: Vec<(String, String)> =
+        std::fs::read_dir(format!("/proc/{}/task", server.pid()))
+            .unwrap()
+            .map(|thread| {
+                let status = thread.unwrap().path().join("status");
+                let status = std::fs::read_to_string(status).unwrap();
+                let field = |name: &str| {
+                    let line = status.lines().find_map(|line| line.strip_prefix(name));
+                    line.unwrap().trim().to_owned()
+                };
+                (field("Name:"), field("Cpus_allowed_list:"))
+            })
+            .filter(|(name, _)| name.starts_with("loop-"))
+            .collect();
+    cores.sort();
+    cores.into_iter().map(|(_, cores)| cores).collect()
+}
+
+#[test]
+fn pinned_loops_stay_on_their_cores() {
+    let usable = usable_cores();
+    in_every_configuration(|configuration| {
+        let loops = usize::from(configuration.loops);
+        if loops > usable.len() {
+            return;
+        }
+        let in_order: Vec<String> = usable[..loops].iter().map(usize::to_string).collect();
+        let backwards: Vec<String> = in_order.iter().rev().cloned().collect();
+        let list = backwards.join(",");
+        for (pin, expected) in [("auto", &in_order), (&list, &backwards)] {
+            let server = Server::start(configuration, &["--pin", pin]);
+            // A loop has its core before it serves.
+            for mut client in server.connect_everywhere() {
+                client.expect_quiet();
+            }
+            assert_eq!(cores_of_loops(&server), *expected, "--pin {pin}");
+        }
+    });
+}
+
+#[test]
+fn cores_that_cannot_be_had_exit_1_and_name_pin() {
+    let usable = usable_cores();
+    let refused = |flags: &[&str]| {
+        let listen = ["--listen", "127.0.0.1:0", "--io", "epoll"];
+        assert_refuses(&[&listen[..], flags].concat(), 1, "--pin");
+    };
+    let too_many = (usable.len() + 1).to_string();
+    refused(&["--shards", &too_many, "--pin", "auto"]);
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    let forbidden = all.rev().find(|core| !usable.contains(core)).unwrap();
+    refused(&["--shards", "1", "--pin", &forbidden.to_string()]);
+    let two = format!("{},{forbidden}", usable[0]);
+    refused(&["--shards", "2", "--pin", &two]);
+    refused(&["--shards", "1", "--pin", &two]);
+    refused(&["--shards", "2", "--pin", &usable[0].to_string()]);
+}
+
+/// What goes on between loops, and with time.
+fn assert_serves(server: &Server) {
+    let routing = server.routing();
+    for mut client in server.connect_everywhere() {
+        for loop_index in 0..routing.loops {
+            let key = routing.key(loop_index, "k");
+            client.send(&[acquire_ms(1, 0, 5, &key), acquire(2, LONG_S, LONG_S, &key)].concat());
+            client.granted(1);
+            let token = client.granted(2).token;
+            client.send(&[acquire_ms(3, 5, 1, &key), release(4, token, &key)].concat());
+            let replies = client.replies_by_owner(2);
+            match replies[..] {
+                [
+                    Reply::Acquired { owner: 3, .. } | Reply::TimedOut(3),
+                    Reply::Released(4),
+                ] => {}
+                _ => panic!("{replies:?}"),
+            }
+            client.await_state(&key, |state| !state.held);
+        }
+    }
+}
+
+#[test]
+fn loops_that_spin_before_they_sleep_serve_and_end_as_others_do() {
+    in_every_configuration(|configuration| {
+        for spin_us in ["1", "200", "5000"] {
+            let mut server = Server::start(configuration, &["--spin-us", spin_us]);
+            assert_serves(&server);
+            let mut idle = server.connect();
+            idle.expect_quiet();
+            server.signal(Signal::TERM);
+            idle.expect_end();
+            assert_eq!(server.wait().code, Some(0));
+        }
+    });
+}
+
+#[test]
+fn busy_polling_serves_or_exits_1_and_is_named() {
+    in_every_configuration(|configuration| {
+        match Server::try_start(configuration, &["--busy-poll-us", "50"]) {
+            Ok(server) => assert_serves(&server),
+            // It takes CAP_NET_ADMIN.
+            Err(ended) => {
+                assert_eq!(ended.code, Some(1));
+                let error = ended.stderr.lines().last().unwrap();
+                assert!(error.starts_with("error: "), "{error}");
+                assert!(error.contains("--busy-poll-us"), "{error}");
+            }
         }
     });
 }

@@ -3,21 +3,13 @@
 use super::{Row, row};
 use crate::common::client::Client;
 use crate::common::server::Server;
-use crate::common::wire::{
-    ANY_LOOP, RELEASE_ON_CLOSE, Reply, acquire, extend, hello, ping, release,
-};
+use crate::common::wire::{RELEASE_ON_CLOSE, Reply, acquire, extend, ping, release};
 
 const LONG_S: u8 = 250;
 
 /// A session whose grants end with it.
 fn releasing(server: &Server) -> Client {
-    let mut client = server.connect();
-    client.send(&hello(RELEASE_ON_CLOSE, ANY_LOOP, 1, ""));
-    match client.reply() {
-        Reply::Welcome(welcome) => assert_eq!(welcome.flags, RELEASE_ON_CLOSE),
-        other => panic!("{other:?}"),
-    }
-    client
+    server.greet(RELEASE_ON_CLOSE)
 }
 
 /// Takes `key` for long.
@@ -36,10 +28,11 @@ fn queued(server: &Server) -> Client {
 }
 
 pub fn rows() -> Vec<Row> {
-    [ends(), release_on_close(), connections()]
+    let placed = ends()
         .into_iter()
-        .flatten()
-        .collect()
+        .chain(release_on_close())
+        .map(Row::placed);
+    placed.chain(connections()).collect()
 }
 
 fn ends() -> Vec<Row> {
@@ -52,10 +45,18 @@ fn ends() -> Vec<Row> {
                 cut.pop();
                 client.send(&[acquire(1, 0, LONG_S, "k"), ping(2), ping(3), cut].concat());
                 client.finish();
-                client.granted(1);
-                client.expect(Reply::Pong(2));
-                client.expect(Reply::Pong(3));
-                client.expect_end();
+                let replies = client.rest_by_owner();
+                assert!(
+                    matches!(
+                        replies[..],
+                        [
+                            Reply::Acquired { owner: 1, .. },
+                            Reply::Pong(2),
+                            Reply::Pong(3)
+                        ]
+                    ),
+                    "{replies:?}"
+                );
                 let mut other = server.connect();
                 assert!(other.state("k").held, "an unflagged session's grant stays");
                 assert!(!other.state("incomplete").held);
@@ -70,10 +71,8 @@ fn ends() -> Vec<Row> {
                 let mut client = queued(server);
                 client.send(&acquire(3, LONG_S, LONG_S, "l"));
                 client.finish();
-                let mut replies = [client.reply(), client.reply()];
-                replies.sort_by_key(|reply| *reply == Reply::TimedOut(3));
+                let replies = client.rest_by_owner();
                 assert_eq!(replies, [Reply::TimedOut(2), Reply::TimedOut(3)]);
-                client.expect_end();
                 assert_eq!(holder.state("k").waiters, 0);
                 assert_eq!(holder.state("l").waiters, 0);
             },
@@ -218,9 +217,7 @@ fn release_on_close() -> Vec<Row> {
         row(
             "without the flag, FIN leaves grants to their leases",
             |server| {
-                let mut client = server.connect();
-                client.send(&hello(0, ANY_LOOP, 1, ""));
-                assert!(matches!(client.reply(), Reply::Welcome(_)));
+                let mut client = server.greet(0);
                 hold(&mut client, "k");
                 client.finish();
                 client.expect_end();

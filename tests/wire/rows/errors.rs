@@ -2,7 +2,8 @@
 
 use super::{Row, row};
 use crate::common::client::Client;
-use crate::common::server::Server;
+use crate::common::routing::Routing;
+use crate::common::server::{DRAIN_KEEPER, Server};
 use crate::common::wire::{
     ANY_LOOP, Reply, acquire, acquire_ms, cancel, extend, extend_ms, hello, hello_version, ping,
     ping_with_key, query, release,
@@ -75,10 +76,17 @@ fn framing() -> Vec<Row> {
                     ]
                     .concat(),
                 );
-                client.granted(1);
-                client.expect(Reply::Pong(2));
-                client.expect_error(0, 1);
-                client.expect_end();
+                let mut replies: Vec<Reply> =
+                    std::iter::from_fn(|| client.reply_or_end()).collect();
+                assert_eq!(replies.pop(), Some(Reply::Error { owner: 0, code: 1 }));
+                replies.sort_by_key(Reply::owner);
+                assert!(
+                    matches!(
+                        replies[..],
+                        [Reply::Acquired { owner: 1, .. }, Reply::Pong(2)]
+                    ),
+                    "{replies:?}"
+                );
                 let mut other = server.connect();
                 assert!(other.state("k").held, "what came before took effect");
                 assert!(!other.state("l").held, "what came after did not");
@@ -122,9 +130,11 @@ fn framing() -> Vec<Row> {
                 let mut client = server.connect();
                 let frame = acquire(1, 0, LONG_S, [b'x'; 16]);
                 client.send(&cut(frame));
-                let mut other = server.connect();
-                other.expect_quiet();
-                other.expect_quiet();
+                // Whatever loop it is on has read it by then.
+                for mut other in server.connect_everywhere() {
+                    other.expect_quiet();
+                    other.expect_quiet();
+                }
                 client.send(b"\n");
                 client.granted(1);
             },
@@ -243,92 +253,125 @@ fn times() -> Vec<Row> {
     ]
 }
 
+/// Runs a script for each loop, with the server's routing.
+fn on_each_loop(server: &Server, mut script: impl FnMut(&Routing, u16)) {
+    let routing = server.routing();
+    (0..routing.loops).for_each(|loop_index| script(&routing, loop_index));
+}
+
 fn limits() -> Vec<Row> {
     vec![
         row("key table full: E 6 for a new key, open", |server| {
-            let mut client = server.connect();
-            client.send(&[acquire(1, 0, LONG_S, "a"), acquire(2, 0, LONG_S, "b")].concat());
-            let token = client.granted(1).token;
-            client.granted(2);
-            assert_open(&mut client, &acquire(3, 0, LONG_S, "c"), 3, 6);
-            assert_open(&mut client, &acquire(4, LONG_S, LONG_S, "c"), 4, 6);
-            // What takes no new key never sees it.
-            client.send(&[acquire(5, 0, 1, "a"), query(6, "c")].concat());
-            client.expect(Reply::TimedOut(5));
-            assert!(matches!(client.reply(), Reply::State { held: false, .. }));
-            client.send(&acquire(7, LONG_S, LONG_S, "a"));
-            assert_eq!(client.state("a").waiters, 1);
-            client.send(&release(8, token, "a"));
-            client.expect(Reply::Released(8));
-            let token = client.granted(7).token;
-            client.send(&[release(9, token, "a"), acquire(10, 0, 1, "c")].concat());
-            client.expect(Reply::Released(9));
-            client.granted(10);
+            on_each_loop(server, |routing, loop_index| {
+                // What is held on one loop leaves the others their whole share.
+                let [a, b, c] = routing.some_keys(loop_index, "k");
+                let mut client = server.connect();
+                client.send(&[acquire(1, 0, LONG_S, &a), acquire(2, 0, LONG_S, &b)].concat());
+                let token = client.granted(1).token;
+                client.granted(2);
+                assert_open(&mut client, &acquire(3, 0, LONG_S, &c), 3, 6);
+                assert_open(&mut client, &acquire(4, LONG_S, LONG_S, &c), 4, 6);
+                // What takes no new key never sees it.
+                client.send(&[acquire(5, 0, 1, &a), query(6, &c)].concat());
+                client.expect(Reply::TimedOut(5));
+                assert!(matches!(client.reply(), Reply::State { held: false, .. }));
+                client.send(&acquire(7, LONG_S, LONG_S, &a));
+                assert_eq!(client.state(&a).waiters, 1);
+                client.send(&release(8, token, &a));
+                client.expect(Reply::Released(8));
+                let token = client.granted(7).token;
+                client.send(&[release(9, token, &a), acquire(10, 0, LONG_S, &c)].concat());
+                client.expect(Reply::Released(9));
+                client.granted(10);
+            });
         })
-        .flags(&["--max-keys", "2"]),
+        .per_loop(&[("--max-keys", 2)]),
+        row("the share of each loop is rounded up", |server| {
+            on_each_loop(server, |routing, loop_index| {
+                let share = 5_usize.div_ceil(routing.loops.into());
+                let mut keys = routing.keys(loop_index, "k");
+                let mut client = server.connect();
+                let held: Vec<String> = keys.by_ref().take(share).collect();
+                client.hold_all(&held, LONG_S);
+                let over = keys.next().unwrap();
+                assert_open(&mut client, &acquire(1, 0, LONG_S, over), 1, 6);
+            });
+        })
+        .flags(&["--max-keys", "5"]),
         row(
             "too many of this session's acquires queued: E 9, open",
             |server| {
                 let mut client = server.connect();
-                client.send(
-                    &[
-                        acquire(1, 0, LONG_S, "a"),
-                        acquire(2, LONG_S, LONG_S, "a"),
-                        acquire(3, 0, LONG_S, "b"),
-                        acquire(4, LONG_S, LONG_S, "b"),
-                    ]
-                    .concat(),
-                );
-                client.granted(1);
-                client.granted(3);
-                assert_open(&mut client, &acquire(5, LONG_S, LONG_S, "a"), 5, 9);
-                // What need not queue never sees it.
-                client.send(&[acquire(6, 0, 1, "a"), acquire(7, LONG_S, 1, "c")].concat());
-                client.expect(Reply::TimedOut(6));
-                client.granted(7);
-                // It counts by session.
-                let mut other = server.connect();
-                other.send(&acquire(8, LONG_S, LONG_S, "a"));
-                assert_eq!(other.state("a").waiters, 2);
-                // And what left the queue counts no more.
-                client.send(&[cancel(9, 2, "a"), acquire(10, LONG_S, LONG_S, "b")].concat());
-                client.expect(Reply::TimedOut(2));
-                client.expect(Reply::CancelDone {
-                    owner: 9,
-                    cancelled: true,
+                // It counts by session and loop.
+                on_each_loop(server, |routing, loop_index| {
+                    let [a, b, c] = routing.some_keys(loop_index, "k");
+                    let mut other = server.connect();
+                    assert_e_9(&mut client, &mut other, [&a, &b, &c]);
                 });
-                assert_eq!(client.state("b").waiters, 2);
             },
         )
         .flags(&["--max-session-waiters", "2"]),
         row("the server's total of waiters reached: B", |server| {
-            let mut client = server.connect();
-            client.send(
-                &[
-                    acquire(1, 0, LONG_S, "a"),
-                    acquire(2, 0, LONG_S, "b"),
-                    acquire(3, LONG_S, LONG_S, "a"),
-                    acquire(4, LONG_S, LONG_S, "b"),
-                ]
-                .concat(),
-            );
-            client.granted(1);
-            client.granted(2);
-            client.expect(Reply::Busy(4));
-            client.send(&[acquire(5, 0, 1, "a"), acquire(6, LONG_S, 1, "c")].concat());
-            client.expect(Reply::TimedOut(5));
-            client.granted(6);
-            client.send(&[cancel(7, 3, "a"), acquire(8, LONG_S, LONG_S, "b")].concat());
-            client.expect(Reply::TimedOut(3));
-            client.expect(Reply::CancelDone {
-                owner: 7,
-                cancelled: true,
+            on_each_loop(server, |routing, loop_index| {
+                let [a, b, c] = routing.some_keys(loop_index, "k");
+                let mut client = server.connect();
+                client.send(
+                    &[
+                        acquire(1, 0, LONG_S, &a),
+                        acquire(2, 0, LONG_S, &b),
+                        acquire(3, LONG_S, LONG_S, &a),
+                        acquire(4, LONG_S, LONG_S, &b),
+                    ]
+                    .concat(),
+                );
+                client.granted(1);
+                client.granted(2);
+                client.expect(Reply::Busy(4));
+                client.send(&[acquire(5, 0, 1, &a), acquire(6, LONG_S, 1, &c)].concat());
+                client.expect(Reply::TimedOut(5));
+                client.granted(6);
+                client.send(&[cancel(7, 3, &a), acquire(8, LONG_S, LONG_S, &b)].concat());
+                client.expect(Reply::TimedOut(3));
+                client.expect(Reply::CancelDone {
+                    owner: 7,
+                    cancelled: true,
+                });
+                assert_eq!(client.state(&b).waiters, 1);
             });
-            assert_eq!(client.state("b").waiters, 1);
         })
-        // Shared out over loops and rounded up: one per loop.
-        .flags(&["--max-waiters", "1"]),
+        .per_loop(&[("--max-waiters", 1)]),
     ]
+}
+
+/// Of one loop's keys, a session that may queue twice queues a third time.
+fn assert_e_9(client: &mut Client, other: &mut Client, [a, b, c]: [&str; 3]) {
+    client.send(
+        &[
+            acquire(1, 0, LONG_S, a),
+            acquire(2, LONG_S, LONG_S, a),
+            acquire(3, 0, LONG_S, b),
+            acquire(4, LONG_S, LONG_S, b),
+        ]
+        .concat(),
+    );
+    client.granted(1);
+    client.granted(3);
+    assert_open(client, &acquire(5, LONG_S, LONG_S, a), 5, 9);
+    // What need not queue never sees it.
+    client.send(&[acquire(6, 0, 1, a), acquire(7, LONG_S, 1, c)].concat());
+    client.expect(Reply::TimedOut(6));
+    client.granted(7);
+    // It counts by session.
+    other.send(&acquire(8, LONG_S, LONG_S, a));
+    assert_eq!(other.state(a).waiters, 2);
+    // And what left the queue counts no more.
+    client.send(&[cancel(9, 2, a), acquire(10, LONG_S, LONG_S, b)].concat());
+    client.expect(Reply::TimedOut(2));
+    client.expect(Reply::CancelDone {
+        owner: 9,
+        cancelled: true,
+    });
+    assert_eq!(client.state(b).waiters, 2);
 }
 
 fn precedence() -> Vec<Row> {
@@ -388,12 +431,16 @@ fn precedence() -> Vec<Row> {
             assert_open(&mut client, &acquire(3, 9, 0, "k"), 3, 4);
         }),
         row("E 8 before E 9, B and E 6", |server| {
+            let routing = server.routing();
+            // The control session's key and this one fill their loop's table.
+            let keys_loop = routing.loop_of(DRAIN_KEEPER);
+            let [a, new] = routing.some_keys(keys_loop, "k");
             let mut client = server.connect();
-            client.send(&[acquire(1, 0, LONG_S, "a"), acquire(2, LONG_S, 1, "a")].concat());
+            client.send(&[acquire(1, 0, LONG_S, &a), acquire(2, LONG_S, 1, &a)].concat());
             client.granted(1);
             let _control = server.drain();
             client.expect_error(2, 8);
-            client.send(&[acquire(3, LONG_S, 1, "a"), acquire(4, 0, 1, "new")].concat());
+            client.send(&[acquire(3, LONG_S, 1, &a), acquire(4, 0, 1, &new)].concat());
             client.expect_error(3, 8);
             client.expect_error(4, 8);
         })
@@ -404,25 +451,28 @@ fn precedence() -> Vec<Row> {
             "1",
             "--max-waiters-per-key",
             "1",
-            "--max-keys",
-            "2",
-        ]),
+        ])
+        .per_loop(&[("--max-keys", 2)]),
         row(
             "memory limit reached: E 9 before B before E 6, and the rest is served",
             |server| {
                 let mut client = server.connect();
                 client.send(&[acquire(1, 0, LONG_S, "a"), acquire(2, LONG_S, 1, "a")].concat());
                 let token = client.granted(1).token;
-                // Other sessions hold keys until there is no room for one more.
+                // Other sessions hold keys until its loop has no room for one more.
+                let routing = server.routing();
                 let mut other = server.connect();
-                let fill = (0..).find(|number: &u64| {
-                    other.send(&acquire(3, 0, LONG_S, format!("{number:01000}")));
-                    match other.reply() {
-                        Reply::Acquired { owner: 3, .. } => false,
-                        Reply::Error { owner: 3, code: 6 } => true,
-                        other => panic!("{other:?}"),
-                    }
-                });
+                let fill = (0..)
+                    .map(|number: u64| format!("{number:01000}"))
+                    .filter(|key| routing.loop_of(key) == routing.loop_of("a"))
+                    .position(|key| {
+                        other.send(&acquire(3, 0, LONG_S, key));
+                        match other.reply() {
+                            Reply::Acquired { owner: 3, .. } => false,
+                            Reply::Error { owner: 3, code: 6 } => true,
+                            other => panic!("{other:?}"),
+                        }
+                    });
                 assert!(fill.is_some_and(|held| held > 100), "{fill:?} keys fit");
                 assert_open(&mut client, &acquire(4, LONG_S, 1, "a"), 4, 9);
                 other.send(&acquire(5, LONG_S, 1, "a"));
@@ -435,14 +485,8 @@ fn precedence() -> Vec<Row> {
                 client.granted(2);
             },
         )
-        .flags(&[
-            "--max-memory",
-            "1MiB",
-            "--max-session-waiters",
-            "1",
-            "--max-waiters-per-key",
-            "1",
-        ]),
+        .flags(&["--max-session-waiters", "1", "--max-waiters-per-key", "1"])
+        .per_loop(&[("--max-memory", 1 << 20)]),
         row("E 9 before B", |server| {
             let mut client = server.connect();
             client.send(&[acquire(1, 0, LONG_S, "a"), acquire(2, LONG_S, 1, "a")].concat());

@@ -34,54 +34,81 @@ fn every_request(key: &str) -> Vec<u8> {
     .concat()
 }
 
-/// Reads what [`every_request`] must be answered.
+/// Reads what [`every_request`] must be answered: Welcome first, what the key's loop
+/// answers in the order asked, and the rest whenever it comes.
 #[track_caller]
 fn assert_every_reply(client: &mut Client) {
     let owner = NEWLINES;
-    match client.reply() {
-        Reply::Welcome(welcome) => assert_eq!((welcome.owner, welcome.flags), (owner, 0)),
-        other => panic!("{other:?}"),
-    }
-    client.expect(Reply::Pong(owner));
-    client.expect(Reply::State {
-        owner,
-        held: false,
-        remaining_ms: 0,
-        waiters: 0,
-    });
-    client.granted(owner);
-    client.expect(Reply::TimedOut(owner));
-    client.expect(Reply::TimedOut(owner));
-    match client.reply() {
-        Reply::State {
-            owner: NEWLINES,
-            held: true,
-            remaining_ms: 1..=10_000,
-            waiters: 0,
-        } => {}
-        other => panic!("{other:?}"),
-    }
-    client.expect(Reply::NotHeld(owner));
-    client.expect(Reply::NotHeld(owner));
-    client.expect(Reply::NotHeld(owner));
-    client.expect(Reply::CancelDone {
+    let welcome = client.welcome();
+    assert_eq!((welcome.owner, welcome.flags), (owner, 0));
+    let replies: Vec<Reply> = (0..14).map(|_| client.reply()).collect();
+    let is_of_the_key = |reply: &Reply| !matches!(reply, Reply::Pong(_) | Reply::Error { .. });
+    let (of_the_key, mut others): (Vec<Reply>, Vec<Reply>) =
+        replies.into_iter().partition(is_of_the_key);
+    let none = Reply::CancelDone {
         owner,
         cancelled: false,
-    });
-    client.expect_error(owner, 3);
-    client.expect_error(owner, 3);
-    client.expect_error(owner, 4);
-    client.expect(Reply::Pong(1));
+    };
+    match of_the_key[..] {
+        [
+            Reply::State {
+                owner: NEWLINES,
+                held: false,
+                remaining_ms: 0,
+                waiters: 0,
+            },
+            Reply::Acquired {
+                owner: NEWLINES, ..
+            },
+            Reply::TimedOut(NEWLINES),
+            Reply::TimedOut(NEWLINES),
+            Reply::State {
+                owner: NEWLINES,
+                held: true,
+                remaining_ms: 1..=10_000,
+                waiters: 0,
+            },
+            Reply::NotHeld(NEWLINES),
+            Reply::NotHeld(NEWLINES),
+            Reply::NotHeld(NEWLINES),
+            last,
+        ] if last == none => {}
+        _ => panic!("{of_the_key:?}"),
+    }
+    let order = |reply: &Reply| match *reply {
+        Reply::Error { code, .. } => (1, u64::from(code)),
+        _ => (0, reply.owner()),
+    };
+    others.sort_by_key(order);
+    let error = |code| Reply::Error { owner, code };
+    let expected = [
+        Reply::Pong(1),
+        Reply::Pong(owner),
+        error(3),
+        error(3),
+        error(4),
+    ];
+    assert_eq!(others, expected);
 }
 
-/// Sends the segments one by one, each read by the server before the next: what
-/// another session asks later is answered later.
-fn send_apart(server: &Server, client: &mut Client, segments: &[&[u8]]) {
-    let mut other = server.connect();
-    for segment in segments {
-        client.send(segment);
-        other.expect_quiet();
-        other.expect_quiet();
+/// A session on each loop, to tell when all loops have read what was sent before.
+struct Witnesses(Vec<Client>);
+
+impl Witnesses {
+    fn new(server: &Server) -> Witnesses {
+        Witnesses(server.connect_everywhere())
+    }
+
+    /// Sends the segments one by one, each read by the server before the next: what
+    /// another session of the same loop asks later is answered later.
+    fn send_apart(&mut self, client: &mut Client, segments: &[&[u8]]) {
+        for segment in segments {
+            client.send(segment);
+            for witness in &mut self.0 {
+                witness.expect_quiet();
+                witness.expect_quiet();
+            }
+        }
     }
 }
 
@@ -110,28 +137,48 @@ pub fn rows() -> Vec<Row> {
                     ]
                     .concat(),
                 );
-                client.expect(Reply::Pong(number));
-                assert!(
-                    matches!(client.reply(), Reply::State { held: false, owner, .. }
-                    if owner == number)
-                );
-                for owner in [number, 1, number, number] {
-                    client.expect(Reply::NotHeld(owner));
+                // Two of the nine are on other keys than the rest.
+                let replies: Vec<Reply> = (0..9).map(|_| client.reply()).collect();
+                let is_other =
+                    |reply: &Reply| matches!(reply, Reply::Pong(_) | Reply::Acquired { .. });
+                let (mut others, of_the_key): (Vec<Reply>, Vec<Reply>) =
+                    replies.into_iter().partition(is_other);
+                others.sort_by_key(|reply| matches!(reply, Reply::Acquired { .. }));
+                match others[..] {
+                    [Reply::Pong(pong), Reply::Acquired { owner, .. }] => {
+                        assert_eq!((pong, owner), (number, number));
+                    }
+                    _ => panic!("{others:?}"),
                 }
-                for owner in [number, 1] {
-                    client.expect(Reply::CancelDone {
-                        owner,
-                        cancelled: false,
-                    });
-                }
-                client.granted(number);
+                let none = |owner| Reply::CancelDone {
+                    owner,
+                    cancelled: false,
+                };
+                let expected = [
+                    Reply::State {
+                        owner: number,
+                        held: false,
+                        remaining_ms: 0,
+                        waiters: 0,
+                    },
+                    Reply::NotHeld(number),
+                    Reply::NotHeld(1),
+                    Reply::NotHeld(number),
+                    Reply::NotHeld(number),
+                    none(number),
+                    none(1),
+                ];
+                assert_eq!(of_the_key, expected);
             }
             for byte in 0..4 {
                 let time_ms = 0x0A_u32 << (8 * byte);
                 let code_or_grant = if time_ms > 255_000 { 4 } else { 0 };
-                client.send(&acquire_ms(1, 0, time_ms, format!("lease{byte}")));
-                client.send(&acquire_ms(2, time_ms, 1_000, format!("wait{byte}")));
-                for owner in [1, 2] {
+                let requests = [
+                    acquire_ms(1, 0, time_ms, format!("lease{byte}")),
+                    acquire_ms(2, time_ms, 1_000, format!("wait{byte}")),
+                ];
+                for (owner, request) in (1..).zip(requests) {
+                    client.send(&request);
                     if code_or_grant == 0 {
                         client.granted(owner);
                     } else {
@@ -142,11 +189,12 @@ pub fn rows() -> Vec<Row> {
         }),
         row("every split into two segments", |server| {
             let whole = every_request("key-0000").len();
+            let mut witnesses = Witnesses::new(server);
             for split in 1..whole {
                 let mut client = server.connect();
                 let requests = every_request(&format!("key-{split:04}"));
                 let (head, tail) = requests.split_at(split);
-                send_apart(server, &mut client, &[head, tail]);
+                witnesses.send_apart(&mut client, &[head, tail]);
                 assert_every_reply(&mut client);
                 client.expect_quiet();
             }
@@ -155,17 +203,18 @@ pub fn rows() -> Vec<Row> {
             let mut client = server.connect();
             let requests = every_request("k");
             let segments: Vec<&[u8]> = requests.chunks(1).collect();
-            send_apart(server, &mut client, &segments);
+            Witnesses::new(server).send_apart(&mut client, &segments);
             assert_every_reply(&mut client);
         }),
         row(
             "segments that straddle frames, of every small length",
             |server| {
+                let mut witnesses = Witnesses::new(server);
                 for length in 2..=40 {
                     let mut client = server.connect();
                     let requests = every_request(&format!("key-{length}"));
                     let segments: Vec<&[u8]> = requests.chunks(length).collect();
-                    send_apart(server, &mut client, &segments);
+                    witnesses.send_apart(&mut client, &segments);
                     assert_every_reply(&mut client);
                 }
             },
@@ -176,29 +225,33 @@ pub fn rows() -> Vec<Row> {
                 let mut client = server.connect();
                 let keys: Vec<String> = (0..500).map(|number| format!("key-{number}")).collect();
                 let mut bytes = Vec::new();
-                for key in &keys {
-                    bytes.extend(acquire(1, 0, LONG_S, key));
-                    bytes.extend(acquire(2, 0, LONG_S, key));
-                    bytes.extend(query(3, key));
-                    bytes.extend(ping(4));
+                for (number, key) in (0..).zip(&keys) {
+                    let owner = 4 * number;
+                    bytes.extend(acquire(owner, 0, LONG_S, key));
+                    bytes.extend(acquire(owner + 1, 0, LONG_S, key));
+                    bytes.extend(query(owner + 2, key));
+                    bytes.extend(ping(owner + 3));
                 }
                 client.send(&bytes);
-                let mut counts = [0; 5];
+                let mut answered = vec![0; keys.len()];
+                let mut pongs = 0;
                 for _ in 0..4 * keys.len() {
-                    let owner = match client.reply() {
-                        Reply::Acquired { owner: 1, .. } => 1,
-                        Reply::TimedOut(2) => 2,
-                        Reply::State {
-                            owner: 3,
-                            held: true,
-                            ..
-                        } => 3,
-                        Reply::Pong(4) => 4,
-                        other => panic!("{other:?}"),
-                    };
-                    counts[owner] += 1;
+                    let reply = client.reply();
+                    let (key, step) = (reply.owner() as usize / 4, reply.owner() % 4);
+                    match (step, reply) {
+                        (3, Reply::Pong(_)) => {
+                            pongs += 1;
+                            continue;
+                        }
+                        (0, Reply::Acquired { .. })
+                        | (1, Reply::TimedOut(_))
+                        | (2, Reply::State { held: true, .. }) => {}
+                        (_, other) => panic!("{other:?}"),
+                    }
+                    assert_eq!(answered[key], step, "out of order on key {key}");
+                    answered[key] += 1;
                 }
-                assert_eq!(counts, [0, 500, 500, 500, 500]);
+                assert_eq!((pongs, answered), (keys.len(), vec![3; keys.len()]));
                 client.expect_quiet();
             },
         ),

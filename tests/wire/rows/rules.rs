@@ -9,6 +9,7 @@ pub fn rows() -> Vec<Row> {
     [order(), time(), grace_after_expiry()]
         .into_iter()
         .flatten()
+        .map(Row::placed)
         .collect()
 }
 
@@ -202,8 +203,9 @@ fn time() -> Vec<Row> {
         ),
         row("the longest lease and wait that flags allow", |server| {
             let mut client = server.connect();
-            client.send(&[acquire_ms(1, 3_000, 5_000, "k"), acquire(2, 3, 5, "l")].concat());
+            client.send(&acquire_ms(1, 3_000, 5_000, "k"));
             let token = client.granted(1).token;
+            client.send(&acquire(2, 3, 5, "l"));
             client.granted(2);
             client.send(&extend_ms(3, 5_000, token, "k"));
             client.expect(Reply::Extended {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::LONG_S;
+use super::{LONG_S, random};
 use crate::common::client::{Client, Polled};
 use crate::common::configuration::in_every_configuration;
 use crate::common::server::{HANG_GUARD, Server};
@@ -11,16 +11,13 @@ use crate::common::wire::{
     ANY_LOOP, RELEASE_ON_CLOSE, Reply, acquire, acquire_ms, extend_ms, hello, ping, query, release,
 };
 
-/// Returns once the process has been found asleep many times in a row: one that
-/// spins never is.
+/// Returns once all threads of the process have been found asleep many times in a row:
+/// one that spins never is.
 fn await_sleeping(pid: u32) {
     let guard = Instant::now() + HANG_GUARD;
     let mut asleep = 0;
     while asleep < 200 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        // The command's name, in brackets, may hold anything; the state follows.
-        let (_, fields) = stat.rsplit_once(") ").unwrap();
-        asleep = if fields.starts_with('S') {
+        asleep = if all_threads_sleep(pid) {
             asleep + 1
         } else {
             0
@@ -28,6 +25,16 @@ fn await_sleeping(pid: u32) {
         assert!(Instant::now() < guard, "the server never rests");
         std::thread::yield_now();
     }
+}
+
+fn all_threads_sleep(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.into_iter().all(|thread| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        // The command's name, in brackets, may hold anything; the state follows.
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.starts_with('S')
+    })
 }
 
 #[test]
@@ -82,15 +89,15 @@ fn s22_at_the_descriptor_limit_the_served_stay_served_and_accepting_resumes() {
     });
 }
 
-/// Sends pings, reading none of their answers, until the server reads no more
-/// while it serves others well. Returns the number sent; the last may be cut.
-fn fill_until_input_stops(stuffed: &mut Client, other: &mut Client) -> usize {
-    let pings: Vec<u8> = (1..=1_000).flat_map(ping).collect();
+/// Sends the requests again and again, reading none of their answers, until the server
+/// reads no more while it serves others well. Returns how many bytes were sent; the last
+/// request may be cut.
+pub fn fill_until_input_stops(stuffed: &mut Client, other: &mut Client, requests: &[u8]) -> usize {
     let mut sent = 0;
     let mut stalls = 0;
     while stalls < 200 {
-        let from = sent % pings.len();
-        match stuffed.send_some(&pings[from..]) {
+        let from = sent % requests.len();
+        match stuffed.send_some(&requests[from..]) {
             Ok(0) => stalls += 1,
             Ok(count) => {
                 sent += count;
@@ -105,13 +112,17 @@ fn fill_until_input_stops(stuffed: &mut Client, other: &mut Client) -> usize {
     sent
 }
 
+fn a_thousand_pings() -> Vec<u8> {
+    (1..=1_000).flat_map(ping).collect()
+}
+
 #[test]
 fn s23_a_client_that_never_reads_is_read_no_more_and_loses_nothing() {
     in_every_configuration(|configuration| {
         let server = Server::start(configuration, &["--peer-timeout", "600s"]);
         let mut other = server.connect();
         let mut stuffed = Client::connect_small(server.address(), 4096).unwrap();
-        let sent = fill_until_input_stops(&mut stuffed, &mut other);
+        let sent = fill_until_input_stops(&mut stuffed, &mut other, &a_thousand_pings());
         let owner = |number: usize| number as u64 % 1_000 + 1;
         let frame = ping(1).len();
         let whole = sent / frame;
@@ -157,7 +168,7 @@ fn s23_s46_a_client_over_the_hard_limit_is_closed_and_only_unsent_grants_are_und
         }
         stuffed.send(&requests);
         other.await_state(&keys[4_999], |state| state.waiters == 1);
-        fill_until_input_stops(&mut stuffed, &mut other);
+        fill_until_input_stops(&mut stuffed, &mut other, &a_thousand_pings());
         // Five thousand grants at once are more than its output may hold.
         let releases = keys.iter().zip(&tokens);
         let releases = releases.map(|(key, token)| release(3, *token, key));
@@ -214,14 +225,6 @@ fn s23_a_client_that_takes_no_output_is_closed_after_the_peer_time_out() {
         stuffed.replies_until_cut();
         other.expect_quiet();
     });
-}
-
-/// The same numbers on every run, well mixed.
-fn random(state: &mut u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1);
-    *state >> 33
 }
 
 #[test]
