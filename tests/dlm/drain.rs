@@ -12,19 +12,21 @@ use crate::common::server::{HANG_GUARD, Server};
 
 const FLAGS: [&str; 2] = ["--drain-seconds", "600"];
 
-/// Begins a drain and waits until it is in force: nobody is granted a free name.
+/// Begins a drain and waits until it is in force on every loop: nobody is granted a
+/// free name.
 fn begin_drain(server: &Server) {
+    let routing = server.routing();
     server.signal(Signal::TERM);
     let guard = Instant::now() + HANG_GUARD;
-    let is_granted = |number: u32| {
-        let probe = lock("probe", &format!("probe {number}"), "0.001");
+    let is_granted = |name: String| {
+        let probe = lock("probe", &name, "0.001");
         ask(server, &probe) != bare("NotOwner")
     };
-    for number in 0.. {
-        if !is_granted(number) {
-            return;
+    for loop_index in 0..routing.loops {
+        let mut names = routing.keys(loop_index, "probe");
+        while names.next().is_some_and(is_granted) {
+            assert!(Instant::now() < guard, "the drain does not begin");
         }
-        assert!(Instant::now() < guard, "the drain does not begin");
     }
 }
 
@@ -56,6 +58,29 @@ fn holders_renew_and_unlock_while_the_server_drains() {
         expect(&server, &lock("A", "k", "30"), &bare("NotOwner"));
         expect(&server, &unlock("B", "l"), &own("Unlocked", "B"));
         drop(native);
+        assert_eq!(server.wait().code, Some(0));
+    });
+}
+
+#[test]
+fn a_drain_waits_for_the_locks_of_every_loop() {
+    in_every_configuration(|configuration| {
+        let mut server = start(configuration, &FLAGS);
+        let routing = server.routing();
+        let names: Vec<String> = (0..routing.loops)
+            .map(|loop_index| routing.key(loop_index, "k"))
+            .collect();
+        for name in &names {
+            expect(&server, &lock("A", name, "100"), &own("Locked", "A"));
+        }
+        begin_drain(&server);
+        for (index, name) in names.iter().enumerate() {
+            // Whatever loop the requests come to, the locks that are left can be had.
+            for later in &names[index..] {
+                expect(&server, &lock("A", later, "300"), &own("Locked", "A"));
+            }
+            expect(&server, &unlock("A", name), &own("Unlocked", "A"));
+        }
         assert_eq!(server.wait().code, Some(0));
     });
 }

@@ -190,12 +190,23 @@ fn a_slow_sender_has_only_the_request_timeout() {
 
 #[test]
 fn over_max_dlm_connections_a_new_one_is_closed_at_once() {
+    const PER_LOOP: usize = 3;
     in_every_configuration(|configuration| {
-        let flags = ["--max-dlm-connections", "3"];
-        let server = start(configuration, &flags);
-        let mut open: Vec<Connection> = (0..3).map(|_| Connection::open(&server)).collect();
-        for _ in 0..5 {
-            Connection::open(&server).expect_silent_end();
+        let loops = usize::from(configuration.loops);
+        let limit = (PER_LOOP * loops).to_string();
+        let server = start(configuration, &["--max-dlm-connections", &limit]);
+        // The kernel chooses the loop: so many that each gets more than its share.
+        let mut open: Vec<Connection> =
+            (0..40 * loops).map(|_| Connection::open(&server)).collect();
+        let guard = Instant::now() + HANG_GUARD;
+        while open.len() > PER_LOOP * loops {
+            assert!(Instant::now() < guard, "{} are open", open.len());
+            let (ended, others) = open.into_iter().partition(Connection::has_news);
+            open = others;
+            let ended: Vec<Connection> = ended;
+            for mut connection in ended {
+                connection.expect_silent_end();
+            }
         }
         // Native clients have connections of their own.
         server.connect().expect_quiet();
@@ -207,7 +218,7 @@ fn over_max_dlm_connections_a_new_one_is_closed_at_once() {
         // As soon as those are gone, others are served, again and again.
         let guard = Instant::now() + HANG_GUARD;
         let mut served = 0;
-        while served < 10 {
+        while served < 10 * loops {
             let mut connection = Connection::open(&server);
             let sent = connection.try_send(&line(&lock("A", "k", "30")));
             let received = connection.read_to_end().unwrap_or_default();
@@ -219,13 +230,16 @@ fn over_max_dlm_connections_a_new_one_is_closed_at_once() {
 
 #[test]
 fn over_dlm_max_buffered_large_requests_are_refused_and_small_ones_served() {
-    const CONNECTIONS: usize = 8;
-    // Decoded, each is half of that: two of them may be on their way at a time.
+    // Decoded, each is half of that: two of them may be on their way at a time, on each
+    // loop.
     const LINE_BYTES: usize = 600 * KIB;
     in_every_configuration(|configuration| {
-        let flags = ["--dlm-max-buffered", "600KiB"];
-        let server = start(configuration, &flags);
-        let mut large: Vec<Connection> = (0..CONNECTIONS)
+        let loops = usize::from(configuration.loops);
+        // The kernel chooses the loop: so many that each gets some.
+        let connections = 12 * loops;
+        let limit = (600 * KIB * loops).to_string();
+        let server = start(configuration, &["--dlm-max-buffered", &limit]);
+        let mut large: Vec<Connection> = (0..connections)
             .map(|number| {
                 let mut connection = Connection::open(&server);
                 let name = format!("large {number}");
@@ -235,7 +249,7 @@ fn over_dlm_max_buffered_large_requests_are_refused_and_small_ones_served() {
             .collect();
         let guard = Instant::now() + HANG_GUARD;
         let refused = |large: &[Connection]| large.iter().filter(|it| it.has_news()).count();
-        while refused(&large) < CONNECTIONS - 2 {
+        while refused(&large) < connections - 2 * loops {
             assert!(Instant::now() < guard, "{} refused", refused(&large));
             std::thread::yield_now();
         }
@@ -257,9 +271,9 @@ fn over_dlm_max_buffered_large_requests_are_refused_and_small_ones_served() {
             .collect();
         let locked = answers.iter().filter(|it| **it == own("Locked", "A"));
         let locked = locked.count();
-        assert!((1..=2).contains(&locked), "{answers:?}");
+        assert!((loops..=2 * loops).contains(&locked), "{answers:?}");
         let refused = answers.iter().filter(|it| **it == bare("NO")).count();
-        assert_eq!(locked + refused, CONNECTIONS, "{answers:?}");
+        assert_eq!(locked + refused, connections, "{answers:?}");
         // All of it is given back.
         let again = [&padded(&lock("A", "again", "30"), LINE_BYTES)[..], b"\n"].concat();
         assert_eq!(ask_line(&server, &again), own("Locked", "A"));
@@ -273,9 +287,12 @@ fn over_dlm_max_buffered_large_requests_are_refused_and_small_ones_served() {
 #[test]
 fn over_max_memory_lock_and_put_are_no_and_the_rest_is_served() {
     in_every_configuration(|configuration| {
-        let server = start(configuration, &["--max-memory", "1MiB"]);
+        // Each loop has its share: all of this is about one loop's names.
+        let limit = (MIB * usize::from(configuration.loops)).to_string();
+        let server = start(configuration, &["--max-memory", &limit]);
         let content = "x".repeat(1000);
-        let name = |number: usize| format!("k{number}");
+        let names: Vec<String> = server.routing().keys(0, "k").take(20_001).collect();
+        let name = |number: usize| names[number].clone();
         for number in 0..10 {
             expect(
                 &server,
@@ -302,14 +319,18 @@ fn over_max_memory_lock_and_put_are_no_and_the_rest_is_served() {
             &bare("NO"),
         );
         expect(&server, &lock("A", &free_lock, "300"), &bare("NO"));
-        expect(&server, &put("B", "k0", "300", "x"), &bare("NotOwner"));
-        expect(&server, &lock("B", "k0", "300"), &bare("NotOwner"));
+        expect(&server, &put("B", &name(0), "300", "x"), &bare("NotOwner"));
+        expect(&server, &lock("B", &name(0), "300"), &bare("NotOwner"));
         // What takes no memory is done.
-        expect(&server, &lock("A", "k0", "300"), &own("Locked", "A"));
+        expect(&server, &lock("A", &name(0), "300"), &own("Locked", "A"));
         let other = "y".repeat(1000);
-        expect(&server, &put("A", "k0", "300", &other), &own("Done", "A"));
-        expect(&server, &get("A", "k0"), &data("A", &other));
-        expect(&server, &test_lock("A", "k0"), &own("Locked", "A"));
+        expect(
+            &server,
+            &put("A", &name(0), "300", &other),
+            &own("Done", "A"),
+        );
+        expect(&server, &get("A", &name(0)), &data("A", &other));
+        expect(&server, &test_lock("A", &name(0)), &own("Locked", "A"));
         expect(&server, &test_lock("A", &free_lock), &bare("Unlocked"));
         expect(&server, &get("A", &free_value), &bare("NotFound"));
         expect(&server, &erase("A", &free_value), &bare("NotFound"));
@@ -322,7 +343,11 @@ fn over_max_memory_lock_and_put_are_no_and_the_rest_is_served() {
             expect(&server, &erase("A", &name), &own("Done", "A"));
             expect(&server, &unlock("A", &name), &own("Unlocked", "A"));
         }
-        expect(&server, &put("A", "k1", "300", &content), &own("Done", "A"));
-        expect(&server, &lock("A", "k2", "300"), &own("Locked", "A"));
+        expect(
+            &server,
+            &put("A", &name(1), "300", &content),
+            &own("Done", "A"),
+        );
+        expect(&server, &lock("A", &name(2), "300"), &own("Locked", "A"));
     });
 }

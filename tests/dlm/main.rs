@@ -21,6 +21,7 @@ mod exchange;
 mod fields;
 mod identities;
 mod limits;
+mod loops;
 mod native;
 mod slots;
 mod vectors;

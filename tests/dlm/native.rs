@@ -213,7 +213,16 @@ fn s47_a_lock_whose_answer_was_lost_stays_and_is_renewed() {
         let mut native = server.connect();
         type Loss = fn(Connection);
         let losses: [(&str, Loss); 2] = [("reset", Connection::reset), ("closed", drop)];
-        for (name, lose) in losses {
+        let routing = server.routing();
+        // Names of each loop: the connection is on that one or on another.
+        let names = |prefix| -> Vec<String> {
+            let on = |loop_index| routing.keys(loop_index, prefix).take(8);
+            (0..routing.loops).flat_map(on).collect()
+        };
+        let cases =
+            losses.map(|(prefix, lose)| names(prefix).into_iter().map(move |it| (it, lose)));
+        for (name, lose) in cases.into_iter().flatten() {
+            let name = name.as_str();
             let mut connection = Connection::open(&server);
             connection.send(&line(&lock("A", name, "300")));
             native.await_state(name, |state| state.held);
