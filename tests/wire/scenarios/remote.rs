@@ -190,10 +190,11 @@ fn s51_full_rings_in_all_directions_answer_everything_once_ends_and_releases_inc
                 .flat_map(|loop_index| [loop_index; 2])
                 .map(|loop_index| {
                     // All but its own; with one loop, that one.
-                    let others = keys.iter().zip(0..).filter_map(|(key, index)| {
-                        (loops == 1 || index != loop_index).then(|| key.clone())
-                    });
-                    let others: Vec<String> = others.collect();
+                    let others: Vec<String> = (0..)
+                        .zip(&keys)
+                        .filter(|(index, _)| loops == 1 || *index != loop_index)
+                        .map(|(_, key)| key.clone())
+                        .collect();
                     let server = &server;
                     scope.spawn(move || flood(server, loop_index, &others, COUNT))
                 })
@@ -208,7 +209,11 @@ fn s51_full_rings_in_all_directions_answer_everything_once_ends_and_releases_inc
                 }
                 rounds
             });
-            let outcomes: Vec<_> = floods.into_iter().map(|thread| thread.join()).collect();
+            // All of them, before one that failed is told: the other thread must end.
+            let mut outcomes = Vec::new();
+            for flood in floods {
+                outcomes.push(flood.join());
+            }
             flooded.store(false, Ordering::Relaxed);
             outcomes.into_iter().for_each(Result::unwrap);
             beside.join().unwrap()
