@@ -1,0 +1,307 @@
+//! What clients do, by chance: all that the protocols allow and some that they forbid.
+
+use leasehold::dlm::Operation;
+use leasehold::protocol::{ANY_LOOP, ErrorCode, Request};
+use leasehold::worker::PeerEnd;
+
+use crate::dlm_talk::DlmTalk;
+use crate::link::{Conversation, Server};
+use crate::options::{MAX_KEY_BYTES, MAX_LEASE_MS, pick};
+use crate::talk::Ask;
+use crate::world::World;
+
+/// Whoever uses one connection after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    link: Option<usize>,
+    /// It does not read on this connection.
+    is_stalled: bool,
+    /// Its DLM identifier, the key that this is for, and whether it was given back.
+    dlm: Option<(String, usize)>,
+    dlm_ids: u64,
+}
+
+impl World {
+    /// One client does something.
+    pub(crate) fn act(&mut self) {
+        let who = self.env.rng.usize(..self.clients.len());
+        let Some(link) = self.clients[who].link else {
+            if self.env.rng.u8(..4) == 0 {
+                self.connect_client(who);
+            }
+            return;
+        };
+        match self.env.links[link].server {
+            Server::Closed => self.clients[who].link = None,
+            Server::ShutDown if self.env.rng.u8(..8) == 0 => self.end(link, true),
+            Server::Open | Server::ShutDown => self.act_on(who, link),
+        }
+    }
+
+    fn act_on(&mut self, who: usize, link: usize) {
+        if !self.clients[who].is_stalled && self.env.links[link].room < self.options.send_room {
+            let count = self.env.rng.usize(..=self.options.send_room);
+            self.env.links[link].make_room(count);
+        }
+        if self.env.links[link].end.is_some() {
+            // Closed its side, and may yet break off.
+            if self.env.rng.u8(..100) == 0 && !self.env.links[link].is_reset() {
+                self.end(link, false);
+            }
+            return;
+        }
+        if let Conversation::Native(talk) = &self.env.links[link].conversation
+            && talk.unsent() < 300
+            && self.env.rng.u8(..3) == 0
+        {
+            for _ in 0..self.env.rng.usize(1..5) {
+                self.compose(link);
+            }
+        }
+        let unsent = self.env.links[link].unsent();
+        if unsent > 0 {
+            let count = match self.env.rng.u8(..5) {
+                0 => 1,
+                1 => self.env.rng.usize(1..=unsent.min(30)),
+                2 => self.env.rng.usize(1..=unsent),
+                _ => unsent,
+            };
+            let now = self.env.now;
+            self.env.links[link].send(count, now, &mut self.env.ledger);
+        }
+        match self.env.rng.u16(..400) {
+            0..8 => self.end(link, true),
+            8..12 => self.end(link, false),
+            12..30 if self.is_dlm(link) => self.end(link, true),
+            _ => {}
+        }
+    }
+
+    fn is_dlm(&self, link: usize) -> bool {
+        matches!(self.env.links[link].conversation, Conversation::Dlm(_))
+    }
+
+    /// The client ends its side, in order or not.
+    pub(crate) fn end(&mut self, link: usize, in_order: bool) {
+        let how = if in_order {
+            PeerEnd::Fin
+        } else {
+            PeerEnd::Broken
+        };
+        let on_the_way = self.env.links[link].to_server.len();
+        let kept = self.env.rng.usize(..=on_the_way);
+        if self.env.links[link].end.is_none() || !in_order {
+            self.env.links[link].end_seen = false;
+            self.env.links[link].finish(how, kept, &mut self.env.ledger);
+        }
+    }
+
+    fn connect_client(&mut self, who: usize) {
+        let to = self.env.rng.u16(..self.options.loops);
+        let link = if self.env.rng.u8(..4) == 0 {
+            self.connect_dlm(who, to)
+        } else {
+            self.connect_native(to)
+        };
+        self.clients[who].link = Some(link);
+        self.clients[who].is_stalled = self.options.stalls && self.env.rng.u8(..6) == 0;
+    }
+
+    fn connect_dlm(&mut self, who: usize, to: u16) -> usize {
+        let client = &mut self.clients[who];
+        let (id, key) = match client.dlm.clone() {
+            Some(dlm) => dlm,
+            None => {
+                client.dlm_ids += 1;
+                let id = format!("{who}/{}", client.dlm_ids);
+                let key = self.env.rng.usize(..self.keys.len());
+                client.dlm = Some((id.clone(), key));
+                (id, key)
+            }
+        };
+        let ttl_ms = match self.env.rng.u8(..3) {
+            0 => self.env.rng.u64(1..200),
+            _ => self.env.rng.u64(1..6_000),
+        };
+        let operation = match self.env.rng.u8(..12) {
+            0..5 => Operation::Lock { ttl_ms },
+            5..8 => Operation::Unlock,
+            8 => Operation::TestLock,
+            9 => Operation::Put {
+                ttl_ms,
+                // Now and then so much that it gets a turn of its own.
+                data_store: match self.env.rng.u8(..8) {
+                    0 => "data".repeat(18_000),
+                    count => "data".repeat(count.into()),
+                }
+                .into(),
+            },
+            10 => Operation::Get,
+            _ => Operation::Erase,
+        };
+        let is_garbled = self.env.rng.u8(..40) == 0;
+        if operation == Operation::Unlock && !is_garbled {
+            client.dlm = None;
+            for link in &mut self.env.links {
+                if let Conversation::Dlm(talk) = &mut link.conversation {
+                    talk.given_back |= talk.is_lock_by(&id);
+                }
+            }
+        }
+        let talk = DlmTalk::new(operation, (key, &self.keys[key]), id, is_garbled);
+        self.connect(Conversation::Dlm(Box::new(talk)), to)
+    }
+
+    /// Composes one request of a native session.
+    fn compose(&mut self, link: usize) {
+        let owner = self.fresh_owner();
+        let key = self.env.rng.usize(..self.keys.len());
+        if !self.talk(link).is_begun() && self.env.rng.u8(..2) == 0 {
+            return self.compose_hello(link, owner);
+        }
+        match self.env.rng.u16(..1_000) {
+            0..420 => {
+                let (wait_ms, lease_ms) = (self.a_wait(), self.a_lease());
+                self.ask(link, Ask::Acquire { wait_ms, lease_ms }, owner, key);
+                if self.env.rng.u8(..12) == 0 {
+                    // The same again is a new attempt like any other.
+                    self.ask(link, Ask::Acquire { wait_ms, lease_ms }, owner, key);
+                }
+            }
+            420..650 => {
+                let token = self.a_token(key);
+                self.ask(link, Ask::Release { token }, owner, key);
+            }
+            650..740 => {
+                let token = self.a_token(key);
+                let lease_ms = self.a_lease();
+                self.ask(link, Ask::Extend { lease_ms, token }, owner, key);
+            }
+            740..840 => {
+                let queued: Vec<(u64, usize)> = self.talk(link).queued().collect();
+                let (target, key) = match queued.len() {
+                    0 => (owner - 1, key),
+                    count => queued[self.env.rng.usize(..count)],
+                };
+                self.ask(link, Ask::Cancel { target }, owner, key);
+            }
+            840..910 => self.ask(link, Ask::Query, owner, key),
+            910..960 => self.talk(link).ask(Ask::Ping, owner, None),
+            960..990 => self.compose_refused(link, owner, key),
+            990..995 => self.compose_fatal(link, owner),
+            _ => {}
+        }
+    }
+
+    /// Composes a request for a key.
+    pub(crate) fn ask(&mut self, link: usize, ask: Ask, owner: u64, key: usize) {
+        let name = self.keys[key].clone();
+        self.talk(link).ask(ask, owner, Some((key, &name)));
+    }
+
+    fn compose_hello(&mut self, link: usize, owner: u64) {
+        let loops = self.options.loops;
+        let wanted_loop = match self.env.rng.u8(..3) {
+            0 => ANY_LOOP,
+            _ => self.env.rng.u16(..loops),
+        };
+        let flags = pick(&mut self.env.rng, &[0, 1, 1, 3]);
+        let hello = Ask::Hello { flags, wanted_loop };
+        self.talk(link).ask(hello, owner, None);
+    }
+
+    fn compose_refused(&mut self, link: usize, owner: u64, key: usize) {
+        let name = self.keys[key].clone();
+        let (request, code, key) = match self.env.rng.u8(..3) {
+            0 => (
+                Request::Query {
+                    owner,
+                    key: b"\xFF",
+                },
+                ErrorCode::BadKey,
+                None,
+            ),
+            1 => (
+                Request::Acquire {
+                    owner,
+                    wait_ms: 5,
+                    lease_ms: 0,
+                    key: &name,
+                },
+                ErrorCode::BadTime,
+                None,
+            ),
+            _ => (
+                Request::Extend {
+                    owner,
+                    lease_ms: MAX_LEASE_MS + 1,
+                    token: 5,
+                    key: &name,
+                },
+                ErrorCode::BadTime,
+                None,
+            ),
+        };
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        self.talk(link)
+            .compose(Ask::Refused(code), owner, key, &bytes);
+    }
+
+    fn compose_fatal(&mut self, link: usize, owner: u64) {
+        let mut bytes = Vec::new();
+        let (owner, code) = match self.env.rng.u8(..3) {
+            0 => {
+                bytes.push(b'?');
+                (0, ErrorCode::UnknownOp)
+            }
+            1 => {
+                let key = [b'x'; MAX_KEY_BYTES + 1];
+                Request::Query { owner, key: &key }.encode(&mut bytes);
+                bytes.pop();
+                (owner, ErrorCode::BadFrame)
+            }
+            _ => {
+                Request::Hello {
+                    owner,
+                    version: 9,
+                    flags: 0,
+                    wanted_loop: ANY_LOOP,
+                    credential: b"",
+                }
+                .encode(&mut bytes);
+                (owner, ErrorCode::Unsupported)
+            }
+        };
+        self.talk(link)
+            .compose(Ask::Fatal(code), owner, None, &bytes);
+    }
+
+    fn a_wait(&mut self) -> u32 {
+        match self.env.rng.u8(..8) {
+            0..3 => 0,
+            3 => self.env.rng.u32(1..20),
+            4..7 => self.env.rng.u32(1..3_000),
+            _ => 1_000 * self.env.rng.u32(1..40),
+        }
+    }
+
+    fn a_lease(&mut self) -> u32 {
+        match self.env.rng.u8(..8) {
+            0..3 => self.env.rng.u32(1..60),
+            3..7 => self.env.rng.u32(1..3_000),
+            _ => 1_000 * self.env.rng.u32(1..30),
+        }
+    }
+
+    /// A token that somebody was told for the key, or one that nobody was.
+    fn a_token(&mut self, key: usize) -> u64 {
+        let latest = match self.env.rng.u8(..8) {
+            0 => 1 << 40,
+            1..3 => self.env.rng.usize(..4),
+            _ => 0,
+        };
+        let wrong = (1 << 40) + self.env.rng.u64(..1_000);
+        self.env.ledger.token_of(key, latest).unwrap_or(wrong)
+    }
+}
