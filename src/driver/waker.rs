@@ -8,6 +8,11 @@ use rustix::event::{EventfdFlags, eventfd};
 /// One loop's eventfd: anybody writes to it, the loop alone watches it. Nobody
 /// reads it: both drivers are told of each write by itself, not of a level, and
 /// the count takes 2^64 writes to fill.
+///
+/// io_uring loops use it too: a message to the other's ring (MSG_RING) saves the
+/// write's system call, yet two rings that wake each other in turn on one core took
+/// 5.2 µs of CPU per wake with it and 4.1 µs with an eventfd (medians of five
+/// interleaved runs; on two cores the difference drowned in the noise).
 #[derive(Debug)]
 pub(super) struct Waker {
     eventfd: OwnedFd,
