@@ -177,6 +177,12 @@ impl Session {
         }
     }
 
+    /// Whether the answer to a DLM connection's request comes from another loop.
+    pub(crate) fn awaits_owner(&self) -> bool {
+        let exchange = self.dlm.as_ref();
+        exchange.is_some_and(|it| matches!(it.stage, DlmStage::AwaitsOwner { .. }))
+    }
+
     pub(crate) fn is_moving(&self) -> bool {
         matches!(self.phase, Phase::Moving(_))
     }

@@ -527,6 +527,8 @@ impl Worker {
             .sessions
             .iter()
             .filter(|session| session.phase == Phase::Open)
+            // An answer on its way from another loop is owed, and closes its connection.
+            .filter(|session| !session.awaits_owner())
             .map(|session| session.id)
             .collect();
         for id in open {

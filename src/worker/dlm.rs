@@ -300,9 +300,8 @@ impl Worker {
     }
 
     /// Whether the answer to a connection's request comes from another loop.
-    pub(super) fn awaits_owner(&mut self, id: SessionId) -> bool {
-        self.exchange(id)
-            .is_some_and(|it| matches!(it.stage, DlmStage::AwaitsOwner { .. }))
+    pub(super) fn awaits_owner(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(Session::awaits_owner)
     }
 
     /// Answers and begins to close.
