@@ -85,7 +85,8 @@ pub struct WorkerConfig {
     pub routing_seed: u64,
     /// Seed of the tables' hash; never leaves the process.
     pub hash_seed: u64,
-    /// The first token to give out.
+    /// The first token to give out, the same for all loops: they share the numbers from
+    /// there on between them.
     pub first_token: u64,
 }
 
@@ -149,7 +150,14 @@ impl Worker {
             mesh,
             rooms: Rooms::new(config.loops),
             resumed: Vec::new(),
-            engine: Engine::new(config.engine, config.first_token, config.hash_seed),
+            // No two loops give out the same token: one that is shown for the wrong key
+            // must not fit by chance.
+            engine: Engine::new(
+                config.engine,
+                config.first_token + u64::from(config.loop_index),
+                config.hash_seed,
+            )
+            .with_token_step(config.loops.into()),
             sessions: Sessions::new(config.loop_index),
             dirty: VecDeque::new(),
             backlog: VecDeque::new(),

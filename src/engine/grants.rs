@@ -92,7 +92,7 @@ impl Engine {
         if token >= TOKEN_END {
             return None;
         }
-        self.next_token += 1;
+        self.next_token += self.token_step;
         Some(token)
     }
 

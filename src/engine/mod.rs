@@ -102,6 +102,7 @@ pub struct Engine {
     wheel: TimerWheel,
     sessions: Sessions,
     next_token: u64,
+    token_step: u64,
     held: u32,
     drain: Drain,
     counters: Counters,
@@ -136,11 +137,21 @@ impl Engine {
             wheel: TimerWheel::new(),
             sessions: Sessions::new(),
             next_token: first_token.max(1),
+            token_step: 1,
             held: 0,
             drain: Drain::No,
             counters: Counters::default(),
             work_done: 0,
             work_reported: 0,
+        }
+    }
+
+    /// The same engine, whose tokens are `step` (at least 1) apart: several engines with
+    /// first tokens that differ by less share the numbers between them.
+    pub fn with_token_step(self, step: u64) -> Engine {
+        Engine {
+            token_step: step.max(1),
+            ..self
         }
     }
 
