@@ -144,6 +144,10 @@ impl Worker {
         let Some(exchange) = self.exchange(id) else {
             return;
         };
+        // What follows a complete request means nothing, whenever it comes.
+        if exchange.stage != DlmStage::Receiving {
+            return;
+        }
         let before = exchange.decoder.buffer_bytes();
         let progress = exchange.decoder.push(bytes);
         let after = exchange.decoder.buffer_bytes();

@@ -499,6 +499,35 @@ fn large_requests_have_a_turn_each() {
 
 /// Answers that nobody takes are kept up to a limit, all of them together; those
 /// that are taken at once count for nothing.
+/// A driver may hand over bytes that were under way when reading was to stop.
+#[test]
+fn what_follows_a_complete_request_means_nothing_while_it_waits() {
+    let operation = Operation::Put {
+        ttl_ms: TTL_MS,
+        data_store: "y".repeat(70_000).into(),
+    };
+    // This one has to wait for a turn of its own first.
+    let large = line("A", "k", operation, Some("worker"));
+    let small = lock_as("worker", "k");
+    for (request, expected) in [(large, Status::Done), (small, Status::Locked)] {
+        for junk in [&b"x"[..], b"\n", b"??\n", &lock("B", "other")] {
+            let mut world = World::new(config());
+            let id = world.connect_dlm();
+            world.receive(id, &request);
+            world.receive(id, junk);
+            world.receive(id, junk);
+            world.turns_until_idle();
+            let read = world.worker.poll_identity_read();
+            assert_eq!(read.as_deref(), Some("worker"));
+            world.receive(id, junk);
+            world.identity_read("worker", identity(&secret()));
+            world.turns_until_idle();
+            assert_eq!(world.status(id), Some(expected));
+            assert!(!world.is_held(b"other"));
+        }
+    }
+}
+
 #[test]
 fn answers_that_are_not_taken_are_limited() {
     let mut config = config();
