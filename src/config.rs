@@ -126,7 +126,7 @@ pub struct LoopConfig {
     pub spin_us: u32,
 
     /// How long the kernel asks the network card itself when a socket has nothing, in
-    /// microseconds (SO_BUSY_POLL); 0: as the host has it. Needs CAP_NET_ADMIN
+    /// microseconds (SO_BUSY_POLL); 0: as the host has it. Some kernels want CAP_NET_ADMIN
     #[arg(
         long = "busy-poll-us",
         env = "LEASEHOLD_BUSY_POLL_US",

@@ -114,7 +114,7 @@ struct UnlockArgs {
     #[arg(value_parser = Key::new)]
     key: Key,
 
-    /// The token that lock printed
+    /// The token, a number, that lock printed
     #[arg(value_parser = clap::value_parser!(u64).range(1..TOKEN_END))]
     token: u64,
 
@@ -229,7 +229,7 @@ fn lock(args: LockArgs) -> Result<(), Failure> {
     let result = match outcome {
         Outcome::Acquired(ticket) => {
             eprintln!(
-                "locked {key}, sure for {:.1} s; to release: leasehold unlock {key} {}",
+                "locked {key}, sure for {:.1} s, with token {}",
                 ticket.remaining().as_secs_f64(),
                 ticket.token()
             );

@@ -384,7 +384,7 @@ fn lock_prints_the_token_alone() {
     let locked = output(&mut leasehold(&arguments));
     assert_eq!(locked.status.code(), Some(0));
     assert_eq!(text(&locked.stdout), "1234\n");
-    assert!(text(&locked.stderr).contains("leasehold unlock invoices 1234"));
+    assert!(text(&locked.stderr).contains("with token 1234"));
     server.finish();
 }
 

@@ -120,7 +120,7 @@ impl EpollLoop {
             self.flush();
             self.turn.wake_others();
         }
-        self.turn.log_counters();
+        self.turn.log_end();
         Ok(())
     }
 

@@ -73,6 +73,8 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     if floor >= limits::TOKEN_END {
         return Err(ServeError::NoTokenLeft);
     }
+    let shards = config.loops.shards;
+    let cores = config.loops.pin.cores(shards).map_err(ServeError::Pin)?;
     let driver = Driver::choose(config)?;
     warn_of_open_doors(config, credentials.is_some());
     let signals =
@@ -80,7 +82,6 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
 
     abort_on_panic();
     let bound = bind(config)?;
-    let shards = config.loops.shards;
     let loops = Loops::new(shards, config.limits.max_connections)
         .map_err(|e| ServeError::Io("make an eventfd", e))?;
     let loops = Arc::new(loops);
@@ -98,7 +99,6 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
             .map_err(|e| ServeError::Io("start an event loop", e))?;
         event_loops.push(event_loop);
     }
-    let cores = config.loops.pin.cores(shards).map_err(ServeError::Pin)?;
     let ends = start(event_loops, &cores)?;
 
     let io = driver.name();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::debug;
+use log::{debug, warn};
 
 use super::drain::{Drain, Step};
 use super::identity_files::IdentityPort;
@@ -50,8 +50,16 @@ impl Turn {
         }
     }
 
-    /// Says in the log, where it is that talkative, what the loop has done.
-    pub(super) fn log_counters(&self) {
+    /// Says in the log how the loop has ended, and, where it is that talkative, what it
+    /// has done.
+    pub(super) fn log_end(&self) {
+        let held = self.worker.engine().held();
+        if held > 0 {
+            warn!(
+                "loop {}: {held} locks are still held, and forgotten",
+                self.worker.loop_index()
+            );
+        }
         debug!(
             "loop {}: {:?}, {:?}, {:?}",
             self.worker.loop_index(),

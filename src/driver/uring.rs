@@ -175,7 +175,7 @@ impl UringLoop {
             let sleep = self.sleep_for();
             self.turn(sleep)?;
         }
-        self.turn.log_counters();
+        self.turn.log_end();
         debug!(
             "loop {}: {:?}",
             self.turn.worker.loop_index(),
