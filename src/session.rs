@@ -115,6 +115,13 @@ impl LoopSet {
     }
 }
 
+/// What a session that has waited for room may send while others wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) target: u16,
+    pub(crate) requests_left: u16,
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -133,6 +140,8 @@ pub(crate) struct Session {
     pub(crate) in_backlog: bool,
     /// Its next request waits, listed, for room on the way to another loop.
     pub(crate) waits_for_room: bool,
+    /// It has waited for room, and its turn is not over.
+    pub(crate) share: Option<Share>,
     /// The loops that requests of it went to.
     pub(crate) forwarded_to: LoopSet,
     /// How many loops have been told of the session's end and may still have replies
@@ -165,6 +174,7 @@ impl Session {
             backlogged: false,
             in_backlog: false,
             waits_for_room: false,
+            share: None,
             forwarded_to: LoopSet::default(),
             ends_awaited: 0,
             last_error: None,
@@ -175,6 +185,12 @@ impl Session {
             give_up_at: None,
             close_told: false,
         }
+    }
+
+    /// Whether a DLM connection's request has come to its end and is not answered yet.
+    pub(crate) fn is_owed_dlm_answer(&self) -> bool {
+        let exchange = self.dlm.as_ref();
+        exchange.is_some_and(|it| it.stage != DlmStage::Receiving)
     }
 
     /// Whether the answer to a DLM connection's request comes from another loop.

@@ -275,12 +275,14 @@ impl Worker {
         if let Some(session) = self.sessions.get_mut(id) {
             session.in_backlog = false;
             if !session.backlogged {
+                self.end_share(id);
                 return true;
             }
             session.backlogged = false;
             // Its socket may be readable again, which only the driver can act on.
             mark_dirty(session, &mut self.dirty);
             self.judge_input(id, now);
+            self.end_share(id);
             if let Some(session) = self.sessions.get(id)
                 && session.phase == Phase::Open
                 && session.fin_seen
@@ -535,8 +537,8 @@ impl Worker {
             .sessions
             .iter()
             .filter(|session| session.phase == Phase::Open)
-            // An answer on its way from another loop is owed, and closes its connection.
-            .filter(|session| !session.awaits_owner())
+            // Its answer is owed, and closes it.
+            .filter(|session| !session.is_owed_dlm_answer())
             .map(|session| session.id)
             .collect();
         for id in open {
@@ -569,7 +571,7 @@ impl Worker {
     pub fn invariants(&self) {
         self.engine.invariants();
         self.mesh.invariants();
-        self.rooms.invariants();
+        self.rooms.invariants(self.sessions.iter());
         self.dlm.invariants(self.sessions.iter());
         for session in self.sessions.iter() {
             session.invariants();
@@ -646,6 +648,9 @@ impl Worker {
             return;
         };
         debug_assert_eq!(session.phase, Phase::Open);
+        if let Some(share) = session.share.take() {
+            self.rooms.end_turn(share.target);
+        }
         session.phase = to;
         session.backlogged = false;
         session.waits_for_room = false;

@@ -188,6 +188,26 @@ impl Outbound {
         Some(target.loop_index)
     }
 
+    /// How many requests `target` takes now.
+    pub fn room_for_requests(&self, target: u16) -> usize {
+        let target = &self.targets[self.position(target)];
+        if target.takes_requests() {
+            target.ring.slots()
+        } else {
+            0
+        }
+    }
+
+    /// Has [`Outbound::poll_room`] tell when `target` takes requests, as after a refusal.
+    pub fn want_room(&mut self, target: u16) {
+        let position = self.position(target);
+        let target = &mut self.targets[position];
+        if !target.refused {
+            target.refused = true;
+            self.refusing += 1;
+        }
+    }
+
     /// Moves what was spilled to where it has room now.
     pub(super) fn flush(&mut self) {
         for position in 0..self.targets.len() {

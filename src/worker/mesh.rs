@@ -2,14 +2,15 @@
 //! on the way to them goes on when there is some, sessions move there.
 
 use super::outbox::mark_dirty;
-use super::rooms::Waiting;
+use super::rooms::{REQUESTS_PER_TURN, Waiting};
 use super::{Worker, list_backlogged};
 use crate::engine::time::Time;
 use crate::engine::{Caller, DlmHolder, Outbox as _, SessionEnd};
 use crate::ids::SessionId;
 use crate::mesh::{DlmAnswer, DlmCall, MeshCounters, Message};
 use crate::partition;
-use crate::session::{Phase, Protocol};
+use crate::protocol::Request;
+use crate::session::{Phase, Protocol, Share};
 
 /// Messages judged by one reading of the clock.
 const MESSAGES_PER_BATCH: usize = 256;
@@ -51,20 +52,86 @@ impl Worker {
             return;
         }
         let mut resumed = std::mem::take(&mut self.resumed);
-        self.rooms.take_resumable(&mut resumed);
-        for waiting in resumed.drain(..) {
-            let Some(session) = self.sessions.get_mut(waiting.session()) else {
-                continue;
-            };
-            if !std::mem::take(&mut session.waits_for_room) {
+        for target in 0..self.config.loops {
+            if !self.rooms.is_open(target) {
                 continue;
             }
-            match waiting {
-                Waiting::Native(_) => list_backlogged(session, &mut self.backlog),
-                Waiting::Dlm(call) => self.forward_dlm(call),
+            let room_for = self.mesh.outbound.room_for_requests(target);
+            if room_for == 0 {
+                self.rooms.shut(target);
+                self.mesh.outbound.want_room(target);
+                continue;
+            }
+            self.rooms.take_resumable(target, room_for, &mut resumed);
+            for waiting in resumed.drain(..) {
+                self.resume(target, waiting);
             }
         }
         self.resumed = resumed;
+    }
+
+    fn resume(&mut self, target: u16, waiting: Waiting) {
+        let Some(session) = self.sessions.get_mut(waiting.session()) else {
+            return;
+        };
+        if !std::mem::take(&mut session.waits_for_room) {
+            return;
+        }
+        match waiting {
+            Waiting::Native(_) => {
+                session.share = Some(Share {
+                    target,
+                    requests_left: REQUESTS_PER_TURN,
+                });
+                self.rooms.begin_turn(target);
+                list_backlogged(session, &mut self.backlog);
+            }
+            Waiting::Dlm(call) => self.send_dlm(target, call, true),
+        }
+    }
+
+    /// Sends a native request to the loop that owns its key. `false`: it has to wait.
+    #[inline]
+    pub(super) fn try_forward(
+        &mut self,
+        id: SessionId,
+        target: u16,
+        release_on_close: bool,
+        request: &Request<'_>,
+    ) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        if self.rooms.is_waited_for(target) {
+            match &mut session.share {
+                Some(share) if share.target == target && share.requests_left > 0 => {
+                    share.requests_left -= 1;
+                }
+                _ => return false,
+            }
+        }
+        let outbound = &mut self.mesh.outbound;
+        let sent = outbound.try_request(target, id, release_on_close, request);
+        if sent.is_err() {
+            if let Some(share) = &mut session.share
+                && share.target == target
+            {
+                // It was not used.
+                share.requests_left += 1;
+            }
+            return false;
+        }
+        session.forwarded_to.insert(target);
+        true
+    }
+
+    /// The turn of a session that had waited for room is over.
+    pub(super) fn end_share(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && let Some(share) = session.share.take()
+        {
+            self.rooms.end_turn(share.target);
+        }
     }
 
     /// The loops to wake at the end of a turn, because this one has something for them.
@@ -114,22 +181,46 @@ impl Worker {
 
     /// Sends a DLM request to the loop that owns its name, or has it wait for room.
     pub(super) fn forward_dlm(&mut self, call: Box<DlmCall>) {
-        let (id, target) = (call.session, self.owner_of(call.file_name.as_bytes()));
+        let target = self.owner_of(call.file_name.as_bytes());
         debug_assert_ne!(target, self.config.loop_index, "own names are judged here");
-        let Err(call) = self.mesh.outbound.try_dlm_request(target, call) else {
-            return;
-        };
-        self.wait_for_room(target, Waiting::Dlm(call), id);
+        self.send_dlm(target, call, false);
     }
 
-    /// A session's next request waits for room on the way to `target`.
-    pub(super) fn wait_for_room(&mut self, target: u16, waiting: Waiting, id: SessionId) {
+    fn send_dlm(&mut self, target: u16, call: Box<DlmCall>, is_its_turn: bool) {
+        let call = if is_its_turn || !self.rooms.is_waited_for(target) {
+            match self.mesh.outbound.try_dlm_request(target, call) {
+                Ok(()) => return,
+                Err(call) => call,
+            }
+        } else {
+            call
+        };
+        let id = call.session;
+        self.wait_for_room(target, Waiting::Dlm(call), id, is_its_turn);
+    }
+
+    /// A native session's next request waits for room on the way to `target`.
+    pub(super) fn wait_with_input(&mut self, target: u16, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.backlogged = true;
+        let was_its_turn = session.share.is_some_and(|share| {
+            share.target == target && share.requests_left == REQUESTS_PER_TURN
+        });
+        self.wait_for_room(target, Waiting::Native(id), id, was_its_turn);
+    }
+
+    fn wait_for_room(&mut self, target: u16, waiting: Waiting, id: SessionId, was_its_turn: bool) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.waits_for_room = true;
         }
         let sessions = &self.sessions;
         let is_live = |id| sessions.get(id).is_some_and(|it| it.waits_for_room);
-        self.rooms.wait(target, waiting, sessions.len(), is_live);
+        self.rooms
+            .wait(target, waiting, was_its_turn, sessions.len(), is_live);
+        // Also where it is the others that it waits for, and not the ring.
+        self.mesh.outbound.want_room(target);
     }
 
     fn handle_message(&mut self, message: &mut Message, now: Time) {

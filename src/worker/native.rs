@@ -2,7 +2,6 @@
 //! refused before a key's state is looked at.
 
 use super::outbox::mark_dirty;
-use super::rooms::Waiting;
 use super::{SESSION_STEPS_PER_TURN, Worker, list_backlogged};
 use crate::engine::Caller;
 use crate::engine::time::Time;
@@ -83,10 +82,7 @@ impl Worker {
                     match self.judge(id, &request, now) {
                         Judged::Done => judged += length,
                         Judged::NoRoom(owner) => {
-                            if let Some(session) = self.sessions.get_mut(id) {
-                                session.backlogged = true;
-                            }
-                            self.wait_for_room(owner, Waiting::Native(id), id);
+                            self.wait_with_input(owner, id);
                             return judged;
                         }
                         Judged::Moves => return judged,
@@ -144,15 +140,8 @@ impl Worker {
             let key_owner = self.owner_of(request.key());
             if key_owner != self.config.loop_index {
                 let release_on_close = greeting.release_on_close;
-                let sent = self
-                    .mesh
-                    .outbound
-                    .try_request(key_owner, id, release_on_close, request);
-                if sent.is_err() {
+                if !self.try_forward(id, key_owner, release_on_close, request) {
                     return Judged::NoRoom(key_owner);
-                }
-                if let Some(session) = self.sessions.get_mut(id) {
-                    session.forwarded_to.insert(key_owner);
                 }
             } else {
                 let caller = Caller {

@@ -5,9 +5,13 @@ use std::collections::VecDeque;
 
 use crate::ids::SessionId;
 use crate::mesh::DlmCall;
+use crate::session::Session;
 
-/// Sessions that go on per target and turn, once there is room: few enough that a turn
-/// stays short, and most would find the ring full again.
+/// Requests that a session may send to a loop, once it is its turn, while others wait
+/// for that loop too: a session that floods gets no more of it than one that asks once.
+pub(super) const REQUESTS_PER_TURN: u16 = 32;
+
+/// Sessions that go on per target and turn.
 const RESUMED_PER_TURN: usize = 64;
 
 /// What waits.
@@ -28,7 +32,8 @@ impl Waiting {
     }
 }
 
-/// Who waits, for each loop in the order they came.
+/// Who waits, for each loop in the order they came. While anybody does, nobody else's
+/// requests go there: what comes later must not take the room.
 #[derive(Debug)]
 pub(super) struct Rooms {
     targets: Vec<Room>,
@@ -41,6 +46,8 @@ struct Room {
     waiting: VecDeque<Waiting>,
     /// There was room when last heard of, and somebody waits.
     is_open: bool,
+    /// Native sessions that may go on and have not yet.
+    resumed: usize,
 }
 
 impl Rooms {
@@ -51,13 +58,21 @@ impl Rooms {
         }
     }
 
-    /// `target` has refused a request of this session's, which waits now. Each session
-    /// waits once; `is_live` tells those that are over, which are forgotten when they
-    /// prevail among `sessions` living ones.
+    /// Whether requests to `target` have to wait for those of others.
+    #[inline]
+    pub(super) fn is_waited_for(&self, target: u16) -> bool {
+        let room = &self.targets[usize::from(target)];
+        !room.waiting.is_empty() || room.resumed > 0
+    }
+
+    /// A request to `target` waits now. Each session waits once, behind the others,
+    /// unless it was its turn and there was no room. `is_live` tells those that are
+    /// over, which are forgotten when they prevail among `sessions` living ones.
     pub(super) fn wait(
         &mut self,
         target: u16,
         waiting: Waiting,
+        was_its_turn: bool,
         sessions: usize,
         is_live: impl Fn(SessionId) -> bool,
     ) {
@@ -65,10 +80,12 @@ impl Rooms {
         if room.waiting.len() > 64 + 2 * sessions {
             room.waiting.retain(|other| is_live(other.session()));
         }
-        room.waiting.push_back(waiting);
-        if std::mem::take(&mut room.is_open) {
-            self.open -= 1;
+        if was_its_turn {
+            room.waiting.push_front(waiting);
+        } else {
+            room.waiting.push_back(waiting);
         }
+        self.shut(target);
     }
 
     /// `target` has room again.
@@ -80,24 +97,48 @@ impl Rooms {
         }
     }
 
+    /// `target` has no room, as far as is known.
+    pub(super) fn shut(&mut self, target: u16) {
+        if std::mem::take(&mut self.targets[usize::from(target)].is_open) {
+            self.open -= 1;
+        }
+    }
+
     /// Whether somebody who waits may find room now.
     pub(super) fn any_open(&self) -> bool {
         self.open > 0
     }
 
-    /// Takes those who may go on in this turn.
-    pub(super) fn take_resumable(&mut self, resumed: &mut Vec<Waiting>) {
-        if self.open == 0 {
-            return;
+    /// Whether somebody who waits for `target` may find room now.
+    pub(super) fn is_open(&self, target: u16) -> bool {
+        self.targets[usize::from(target)].is_open
+    }
+
+    /// Takes those who may go on in this turn, where `target` has room for that many
+    /// requests.
+    pub(super) fn take_resumable(
+        &mut self,
+        target: u16,
+        room_for: usize,
+        resumed: &mut Vec<Waiting>,
+    ) {
+        let room = &mut self.targets[usize::from(target)];
+        let shares = room_for / usize::from(REQUESTS_PER_TURN);
+        let count = shares.clamp(1, RESUMED_PER_TURN).min(room.waiting.len());
+        resumed.extend(room.waiting.drain(..count));
+        if room.waiting.is_empty() {
+            self.shut(target);
         }
-        for room in self.targets.iter_mut().filter(|room| room.is_open) {
-            let count = room.waiting.len().min(RESUMED_PER_TURN);
-            resumed.extend(room.waiting.drain(..count));
-            if room.waiting.is_empty() {
-                room.is_open = false;
-                self.open -= 1;
-            }
-        }
+    }
+
+    /// A native session may go on.
+    pub(super) fn begin_turn(&mut self, target: u16) {
+        self.targets[usize::from(target)].resumed += 1;
+    }
+
+    /// A native session that might go on has done so, or is over.
+    pub(super) fn end_turn(&mut self, target: u16) {
+        self.targets[usize::from(target)].resumed -= 1;
     }
 
     /// How often a session is listed. Walks everything.
@@ -107,7 +148,15 @@ impl Rooms {
     }
 
     /// Checks what must hold between any two calls.
-    pub(super) fn invariants(&self) {
+    pub(super) fn invariants<'a>(&self, sessions: impl Iterator<Item = &'a Session>) {
+        let mut resumed = vec![0; self.targets.len()];
+        for session in sessions {
+            if let Some(share) = &session.share {
+                resumed[usize::from(share.target)] += 1;
+            }
+        }
+        let counted: Vec<usize> = self.targets.iter().map(|room| room.resumed).collect();
+        assert_eq!(counted, resumed);
         let open = self.targets.iter().filter(|room| room.is_open).count();
         assert_eq!(self.open, open);
         for room in &self.targets {

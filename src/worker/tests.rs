@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod dlm;
+mod mesh;
 
 use super::*;
 use crate::protocol::{self, Request, flags};
