@@ -19,6 +19,7 @@ impl Pair {
         let worker = |loop_index, port| {
             let mut config = config();
             (config.loops, config.loop_index) = (2, loop_index);
+            config.max_connections = 10_000;
             Worker::new(config, port)
         };
         let owning = worker(1, ports.remove(1));
@@ -96,12 +97,17 @@ fn a_session_that_asks_once_is_not_starved_by_those_that_flood() {
         pair.asking.handle_received(*id, &flood, pair.now);
     }
     pair.turn();
+    let one = queries(1, &key);
     for round in 0..5 {
         let victim = pair.connect();
-        let one = queries(1, &key);
         pair.asking.handle_received(victim, &one, pair.now);
         let mut turns = 0;
         while pair.sent_bytes(victim) == 0 {
+            // Newcomers ask before those who wait are looked at, and must not overtake.
+            for _ in 0..RING {
+                let newcomer = pair.connect();
+                pair.asking.handle_received(newcomer, &one, pair.now);
+            }
             pair.turn();
             turns += 1;
             // A ring is two shares; each who waits has one before it is the victim's turn.
