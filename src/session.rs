@@ -120,6 +120,8 @@ impl LoopSet {
 pub(crate) struct Share {
     pub(crate) target: u16,
     pub(crate) requests_left: u16,
+    /// Something was sent already.
+    pub(crate) is_used: bool,
 }
 
 /// One connection.

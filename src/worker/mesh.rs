@@ -2,7 +2,7 @@
 //! on the way to them goes on when there is some, sessions move there.
 
 use super::outbox::mark_dirty;
-use super::rooms::{REQUESTS_PER_TURN, Waiting};
+use super::rooms::Waiting;
 use super::{Worker, list_backlogged};
 use crate::engine::time::Time;
 use crate::engine::{Caller, DlmHolder, Outbox as _, SessionEnd};
@@ -62,15 +62,15 @@ impl Worker {
                 self.mesh.outbound.want_room(target);
                 continue;
             }
-            self.rooms.take_resumable(target, room_for, &mut resumed);
+            let requests = self.rooms.take_resumable(target, room_for, &mut resumed);
             for waiting in resumed.drain(..) {
-                self.resume(target, waiting);
+                self.resume(target, waiting, requests);
             }
         }
         self.resumed = resumed;
     }
 
-    fn resume(&mut self, target: u16, waiting: Waiting) {
+    fn resume(&mut self, target: u16, waiting: Waiting, requests: u16) {
         let Some(session) = self.sessions.get_mut(waiting.session()) else {
             return;
         };
@@ -81,7 +81,8 @@ impl Worker {
             Waiting::Native(_) => {
                 session.share = Some(Share {
                     target,
-                    requests_left: REQUESTS_PER_TURN,
+                    requests_left: requests,
+                    is_used: false,
                 });
                 self.rooms.begin_turn(target);
                 list_backlogged(session, &mut self.backlog);
@@ -102,24 +103,20 @@ impl Worker {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
-        if self.rooms.is_waited_for(target) {
-            match &mut session.share {
-                Some(share) if share.target == target && share.requests_left > 0 => {
-                    share.requests_left -= 1;
-                }
-                _ => return false,
-            }
+        let share = session.share.as_mut().filter(|it| it.target == target);
+        if self.rooms.is_waited_for(target)
+            && share.as_ref().is_none_or(|share| share.requests_left == 0)
+        {
+            return false;
         }
         let outbound = &mut self.mesh.outbound;
         let sent = outbound.try_request(target, id, release_on_close, request);
         if sent.is_err() {
-            if let Some(share) = &mut session.share
-                && share.target == target
-            {
-                // It was not used.
-                share.requests_left += 1;
-            }
             return false;
+        }
+        if let Some(share) = share {
+            share.requests_left = share.requests_left.saturating_sub(1);
+            share.is_used = true;
         }
         session.forwarded_to.insert(target);
         true
@@ -205,9 +202,8 @@ impl Worker {
             return;
         };
         session.backlogged = true;
-        let was_its_turn = session.share.is_some_and(|share| {
-            share.target == target && share.requests_left == REQUESTS_PER_TURN
-        });
+        let share = session.share.filter(|share| share.target == target);
+        let was_its_turn = share.is_some_and(|share| !share.is_used);
         self.wait_for_room(target, Waiting::Native(id), id, was_its_turn);
     }
 

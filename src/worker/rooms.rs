@@ -7,9 +7,9 @@ use crate::ids::SessionId;
 use crate::mesh::DlmCall;
 use crate::session::Session;
 
-/// Requests that a session may send to a loop, once it is its turn, while others wait
-/// for that loop too: a session that floods gets no more of it than one that asks once.
-pub(super) const REQUESTS_PER_TURN: u16 = 32;
+/// Most requests that a session may send to a loop, once it is its turn, while others
+/// wait for that loop too: a session that floods gets little more than one that asks once.
+const MOST_REQUESTS_PER_TURN: usize = 32;
 
 /// Sessions that go on per target and turn.
 const RESUMED_PER_TURN: usize = 64;
@@ -114,21 +114,23 @@ impl Rooms {
         self.targets[usize::from(target)].is_open
     }
 
-    /// Takes those who may go on in this turn, where `target` has room for that many
-    /// requests.
+    /// Takes those who may go on in this turn, where `target` has room for `room_for`
+    /// requests (at least one), and returns how many each of them may send: all of them
+    /// find room.
     pub(super) fn take_resumable(
         &mut self,
         target: u16,
         room_for: usize,
         resumed: &mut Vec<Waiting>,
-    ) {
+    ) -> u16 {
         let room = &mut self.targets[usize::from(target)];
-        let shares = room_for / usize::from(REQUESTS_PER_TURN);
-        let count = shares.clamp(1, RESUMED_PER_TURN).min(room.waiting.len());
+        let count = room.waiting.len().min(RESUMED_PER_TURN).min(room_for);
         resumed.extend(room.waiting.drain(..count));
         if room.waiting.is_empty() {
             self.shut(target);
         }
+        let share = (room_for / count.max(1)).clamp(1, MOST_REQUESTS_PER_TURN);
+        share as u16
     }
 
     /// A native session may go on.

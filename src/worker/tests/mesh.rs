@@ -110,7 +110,7 @@ fn a_session_that_asks_once_is_not_starved_by_those_that_flood() {
             }
             pair.turn();
             turns += 1;
-            // A ring is two shares; each who waits has one before it is the victim's turn.
+            // Each turn as many go on as the ring has room for.
             assert!(turns <= FLOODERS, "round {round}: it is starved");
         }
     }
