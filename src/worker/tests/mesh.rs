@@ -98,16 +98,20 @@ fn a_session_that_asks_once_is_not_starved_by_those_that_flood() {
     }
     pair.turn();
     let one = queries(1, &key);
+    // Newcomers ask before those who wait are looked at, and must not overtake.
+    let crowd = |pair: &mut Pair| {
+        for _ in 0..RING {
+            let newcomer = pair.connect();
+            pair.asking.handle_received(newcomer, &one, pair.now);
+        }
+    };
     for round in 0..5 {
+        crowd(&mut pair);
         let victim = pair.connect();
         pair.asking.handle_received(victim, &one, pair.now);
         let mut turns = 0;
         while pair.sent_bytes(victim) == 0 {
-            // Newcomers ask before those who wait are looked at, and must not overtake.
-            for _ in 0..RING {
-                let newcomer = pair.connect();
-                pair.asking.handle_received(newcomer, &one, pair.now);
-            }
+            crowd(&mut pair);
             pair.turn();
             turns += 1;
             // Each turn as many go on as the ring has room for.
