@@ -9,6 +9,7 @@ mod world;
 
 use std::collections::BTreeSet;
 
+use state::Tick;
 use stateright::{Checker, HasDiscoveries, Model};
 use steps::*;
 use world::{Fault, LONG, SHORT, Setup, World};
@@ -68,11 +69,11 @@ fn two_loops() -> World {
     }
 }
 
-/// Extends and cancels, early and late.
-fn extends_and_cancels() -> World {
+/// Cancels, and extends that ask for this much, early and late.
+fn extends_and_cancels(lease: Tick) -> World {
     World {
         acquires: vec![(2, 2)],
-        extend: Some(1),
+        extend: Some(lease),
         cancels: true,
         ..two_loops()
     }
@@ -128,7 +129,8 @@ fn locks_hold_across_two_loops() {
 
 #[test]
 fn locks_hold_while_leases_are_extended_and_waits_cancelled() {
-    holds("extends and cancels", extends_and_cancels());
+    holds("short extends", extends_and_cancels(SHORT));
+    holds("long extends", extends_and_cancels(LONG));
 }
 
 #[test]
@@ -173,15 +175,23 @@ fn every_fault_is_rejected() {
         (endings(false), Fault::EndAnswersNobody, NOTHING_OWED),
         (endings(false), Fault::EndLeavesWaiters, NOTHING_OWED),
         (endings(true), Fault::ResetReleases, ONE_BELIEVES),
-        (extends_and_cancels(), Fault::ExtendShortens, ONE_BELIEVES),
-        (extends_and_cancels(), Fault::ExtendLosesTimer, NOTHING_OWED),
         (
-            extends_and_cancels(),
+            extends_and_cancels(SHORT),
+            Fault::ExtendShortens,
+            ONE_BELIEVES,
+        ),
+        (
+            extends_and_cancels(LONG),
+            Fault::ExtendLosesTimer,
+            NOTHING_OWED,
+        ),
+        (
+            extends_and_cancels(SHORT),
             Fault::CancelAnswersNobody,
             NOTHING_OWED,
         ),
         (
-            extends_and_cancels(),
+            extends_and_cancels(SHORT),
             Fault::CancelLeavesWaiter,
             STEPS_IN_ORDER,
         ),
