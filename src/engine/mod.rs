@@ -336,5 +336,11 @@ impl TimerStore for Tables {
     }
 }
 
+/// The timer wheel, which is nobody else's business, against a naive one.
+#[cfg(fuzzing)]
+pub fn fuzz_timer_wheel(data: &[u8]) {
+    timer_wheel::fuzz::run(data);
+}
+
 #[cfg(test)]
 mod tests;

@@ -292,5 +292,7 @@ impl<S: TimerStore> LinkStore for SlotLinks<'_, S> {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 #[cfg(test)]
 mod tests;

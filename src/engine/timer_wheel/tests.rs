@@ -1,80 +1,10 @@
+#[path = "../../../fuzz/src/plain.rs"]
+mod plain;
+
+use super::fuzz::{Rig, id};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-
-/// Timers in plain vectors: index = place, `due` its tick.
-#[derive(Default)]
-struct Timers {
-    links: Vec<TimerLinks>,
-    due: Vec<u64>,
-}
-
-impl TimerStore for Timers {
-    fn timer(&self, timer: TimerId) -> &TimerLinks {
-        &self.links[timer.index() as usize]
-    }
-
-    fn timer_mut(&mut self, timer: TimerId) -> &mut TimerLinks {
-        &mut self.links[timer.index() as usize]
-    }
-
-    fn due_tick(&self, timer: TimerId) -> u64 {
-        self.due[timer.index() as usize]
-    }
-}
-
-struct Rig {
-    wheel: TimerWheel,
-    timers: Timers,
-}
-
-impl Rig {
-    fn new() -> Rig {
-        Rig {
-            wheel: TimerWheel::new(),
-            timers: Timers::default(),
-        }
-    }
-
-    fn arm(&mut self, tick: u64) -> u32 {
-        let index = self.timers.due.len() as u32;
-        self.timers.due.push(tick);
-        self.timers.links.push(TimerLinks::UNARMED);
-        self.wheel.arm(&mut self.timers, id(index), tick);
-        index
-    }
-
-    fn rearm(&mut self, index: u32, tick: u64) {
-        self.cancel(index);
-        self.timers.due[index as usize] = tick;
-        self.wheel.arm(&mut self.timers, id(index), tick);
-    }
-
-    fn cancel(&mut self, index: u32) {
-        self.wheel.cancel(&mut self.timers, id(index));
-    }
-
-    fn poll(&mut self, now_tick: u64, budget: u32) -> (Vec<u32>, u32) {
-        let mut steps_left = budget;
-        let mut fired = Vec::new();
-        while let Some(timer) = self.wheel.poll(&mut self.timers, now_tick, &mut steps_left) {
-            fired.push(timer.index());
-        }
-        (fired, budget - steps_left)
-    }
-
-    fn poll_all(&mut self, now_tick: u64) -> Vec<u32> {
-        self.poll(now_tick, u32::MAX).0
-    }
-
-    fn check(&self) {
-        self.wheel.invariants(&self.timers);
-    }
-}
-
-fn id(index: u32) -> TimerId {
-    TimerId::new(TimerKind::Wait, index)
-}
 
 /// The longest time the wire, the DLM flags and more can ask for: 10 years.
 const LONG_TICKS: u64 = 10 * 366 * 24 * 60 * 60 * 1000;
@@ -370,4 +300,10 @@ fn fire(
         last = due;
     }
     Ok(())
+}
+
+/// What the fuzz target does, without a fuzzer.
+#[test]
+fn behaves_like_a_naive_wheel() {
+    plain::run("timer_wheel", super::fuzz::run);
 }
