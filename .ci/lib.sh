@@ -94,6 +94,42 @@ add_totals() {
     fi
 }
 
+# fuzz SECONDS: runs each fuzz target for that long and says how often it did, where
+# there are a nightly toolchain and cargo-fuzz. Elsewhere the tests have done it: they
+# run the same functions over the same seeds, and what chance makes of them.
+fuzz() {
+    local target
+    if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
+        echo "== fuzz: there is no cargo-fuzz with a nightly toolchain here"
+        return
+    fi
+    echo "== fuzz: build"
+    # What is fuzzed has no unsafe code: a sanitizer would find nothing, slowly.
+    if ! cargo +nightly fuzz build --sanitizer none; then
+        fail "fuzz: build"
+        return
+    fi
+    for target in $(cargo +nightly fuzz list); do
+        echo "== fuzz: $target, $1 seconds"
+        if fuzz_target "$target" "$1"; then
+            passed=$((passed + 1))
+        else
+            fail "fuzz: $target"
+        fi
+    done
+}
+
+# The corpus that grows is nobody's but this machine's; the seeds are the repository's.
+fuzz_target() {
+    local target=$1 log=$work/fuzz-$1 status=0
+    mkdir -p "fuzz/corpus/$target"
+    cargo +nightly fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+        -max_total_time="$2" -timeout=10 -print_final_stats=1 >"$log" 2>&1 || status=$?
+    [ "$status" -eq 0 ] || tail -n 60 "$log"
+    awk -v target="$target" '/^stat::number_of_executed_units:/ { print target ": " $2 " executions" }' "$log"
+    return "$status"
+}
+
 # readme_blocks MARK: writes README's fenced blocks that follow the comment
 # `<!-- MARK -->` to $work/MARK-1, $work/MARK-2 and so on.
 readme_blocks() {

@@ -1,18 +1,18 @@
 //! A fuzz target without a fuzzer: its seeds, and what chance makes of them. Always
 //! the same inputs, so that whoever sees a failure sees it again.
 
+use std::io::Write as _;
 use std::path::Path;
-
-/// Executions of each target, unless `LEASEHOLD_FUZZ_EXECUTIONS` says otherwise.
-const EXECUTIONS: u64 = 20_000;
 
 /// Longest input that is made.
 const MAX_BYTES: usize = 2_048;
 
-/// Runs the target, and says how often it did.
-pub(crate) fn run(name: &str, target: fn(&[u8])) {
-    let executions = std::env::var("LEASEHOLD_FUZZ_EXECUTIONS")
-        .map_or(EXECUTIONS, |text| text.parse().expect("a number"));
+/// Runs the target on its seeds and `executions` inputs more, times what
+/// `LEASEHOLD_FUZZ_TIMES` says, and tells how many executions it were.
+pub(crate) fn run(name: &str, target: fn(&[u8]), executions: u64) {
+    let times: u64 =
+        std::env::var("LEASEHOLD_FUZZ_TIMES").map_or(1, |text| text.parse().expect("a number"));
+    let executions = executions * times;
     let seeds = seeds(name);
     for seed in &seeds {
         execute(name, target, seed);
@@ -23,10 +23,13 @@ pub(crate) fn run(name: &str, target: fn(&[u8])) {
         execute(name, target, &input);
     }
     let executed = executions + seeds.len() as u64;
-    println!(
+    // Not by `println!`, of which nothing is seen when a test passes.
+    let told = writeln!(
+        std::io::stdout(),
         "{name}: {executed} executions, {} of them seeds",
         seeds.len()
     );
+    told.expect("standard output is open");
 }
 
 fn seeds(name: &str) -> Vec<Vec<u8>> {

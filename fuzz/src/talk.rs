@@ -51,7 +51,6 @@ pub(crate) fn talk(
         let (piece, behind) = rest.split_at(length.min(rest.len()));
         rest = behind;
         talk.worker.handle_received(talk.id, piece, talk.now);
-        talk.worker.invariants();
         if cuts.byte() % 2 == 0 || !talk.worker.wants_input(talk.id) {
             talk.turns();
         }

@@ -8,6 +8,7 @@ mod steps;
 mod world;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 
 use state::Tick;
 use stateright::{Checker, HasDiscoveries, Model};
@@ -29,13 +30,13 @@ fn holds(name: &str, world: World) {
     let began = std::time::Instant::now();
     let checked = world.checker().threads(2).spawn_bfs().join();
     checked.assert_properties();
-    println!(
+    tell(format_args!(
         "{name}: {} states, {} steps, at most {} deep, {:.1} s",
         checked.unique_state_count(),
         checked.state_count(),
         checked.max_depth(),
         began.elapsed().as_secs_f64()
-    );
+    ));
 }
 
 /// The fault is seen by this property, and by the same world without it is not.
@@ -54,11 +55,16 @@ fn rejects(world: &World, fault: Fault, property: &'static str) {
         found.keys(),
         checked.unique_state_count()
     );
-    println!(
+    tell(format_args!(
         "{fault:?}: rejected after {} states, in {} steps",
         checked.unique_state_count(),
         found[property].clone().into_actions().len()
-    );
+    ));
+}
+
+/// Not by `println!`, of which nothing is seen when a test passes.
+fn tell(what: std::fmt::Arguments<'_>) {
+    writeln!(std::io::stdout(), "{what}").expect("standard output is open");
 }
 
 /// One key; one client is on its loop and one is not.
@@ -157,6 +163,7 @@ fn the_server_may_die_at_any_moment() {
 #[test]
 fn an_expired_lease_may_block_its_key() {
     let world = World {
+        acquires: vec![(2, 1)],
         expiry_grace: 1,
         ..two_loops()
     };

@@ -21,20 +21,20 @@ use leasehold::{ids, protocol};
 
 #[test]
 fn requests_decode_as_the_table_has_them() {
-    plain::run("requests", requests::run);
+    plain::run("requests", requests::run, 100_000);
 }
 
 #[test]
 fn a_session_may_be_cut_anywhere() {
-    plain::run("chunks", chunks::run);
+    plain::run("chunks", chunks::run, 4_000);
 }
 
 #[test]
 fn the_engine_does_what_the_model_does() {
-    plain::run("engine", engine::run);
+    plain::run("engine", engine::run, 10_000);
 }
 
 #[test]
 fn dlm_payloads_are_judged_alike_however_they_come() {
-    plain::run("dlm", dlm::run);
+    plain::run("dlm", dlm::run, 4_000);
 }

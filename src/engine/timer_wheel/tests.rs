@@ -305,5 +305,5 @@ fn fire(
 /// What the fuzz target does, without a fuzzer.
 #[test]
 fn behaves_like_a_naive_wheel() {
-    plain::run("timer_wheel", super::fuzz::run);
+    plain::run("timer_wheel", super::fuzz::run, 10_000);
 }
