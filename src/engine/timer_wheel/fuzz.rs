@@ -27,6 +27,9 @@ pub(in crate::engine) fn run(data: &[u8]) {
     );
 }
 
+/// The last one that a [`Time`] has.
+const LAST_TICK: u64 = Time::MAX.tick_ceil();
+
 /// A wheel, and the armed timers with their ticks as a plain list.
 struct Pair {
     rig: Rig,
@@ -36,34 +39,35 @@ struct Pair {
 
 impl Pair {
     fn step(&mut self, [what, which, scale, amount]: [u8; 4]) {
-        let ticks = u64::from(amount) << (u32::from(scale) % 48);
+        let ticks = u64::from(amount) << (u32::from(scale) % 48).min(40);
         // About the edge of a slot, and not on it alone.
         let ticks = (ticks + u64::from(scale / 48)).saturating_sub(u64::from(what / 128));
+        let ahead = (self.now + ticks).min(LAST_TICK);
         match what % 8 {
             0..=2 if self.naive.len() < 256 => {
-                let timer = self.rig.arm(self.now + ticks);
-                self.naive.push((timer, self.now + ticks));
+                let timer = self.rig.arm(ahead);
+                self.naive.push((timer, ahead));
             }
             3 if !self.naive.is_empty() => {
                 let place = usize::from(which) % self.naive.len();
-                self.naive[place].1 = self.now + ticks;
-                self.rig.rearm(self.naive[place].0, self.now + ticks);
+                self.naive[place].1 = ahead;
+                self.rig.rearm(self.naive[place].0, ahead);
             }
             4 if !self.naive.is_empty() => {
                 let place = usize::from(which) % self.naive.len();
                 self.rig.cancel(self.naive.swap_remove(place).0);
             }
             5 => {
-                self.now += ticks.min(1 << 40);
+                self.now = ahead;
                 self.poll(u32::from(which) % 8);
             }
             6 => {
-                self.now += ticks.min(1 << 40);
+                self.now = ahead;
                 self.poll(u32::MAX);
                 assert!(self.rig.poll_all(self.now).is_empty());
             }
             _ => {
-                self.now += u64::from(which);
+                self.now = (self.now + u64::from(which)).min(LAST_TICK);
                 self.poll(u32::from(amount));
             }
         }
