@@ -51,7 +51,7 @@ pub(crate) fn talk(
         let (piece, behind) = rest.split_at(length.min(rest.len()));
         rest = behind;
         talk.worker.handle_received(talk.id, piece, talk.now);
-        if cuts.byte() % 2 == 0 || !talk.worker.wants_input(talk.id) {
+        if cuts.byte().is_multiple_of(2) || !talk.worker.wants_input(talk.id) {
             talk.turns();
         }
     }

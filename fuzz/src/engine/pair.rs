@@ -148,8 +148,8 @@ impl Pair {
         let now = self.now.as_nanos();
         let to = match source.below(8) {
             0..=3 => now,
-            4 => now + source.byte() as u64,
-            5 => now + source.byte() as u64 * NANOS_PER_MS,
+            4 => now + u64::from(source.byte()),
+            5 => now + u64::from(source.byte()) * NANOS_PER_MS,
             _ => {
                 let keys = self.model.keys.values();
                 let of_keys =
