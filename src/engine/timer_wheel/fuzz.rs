@@ -169,6 +169,6 @@ impl Rig {
     }
 }
 
-pub(super) fn id(index: u32) -> TimerId {
+fn id(index: u32) -> TimerId {
     TimerId::new(TimerKind::Wait, index)
 }

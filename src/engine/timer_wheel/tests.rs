@@ -1,7 +1,7 @@
 #[path = "../../../fuzz/src/plain.rs"]
 mod plain;
 
-use super::fuzz::{Rig, id};
+use super::fuzz::Rig;
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
