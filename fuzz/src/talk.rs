@@ -51,7 +51,8 @@ pub(crate) fn talk(
         let (piece, behind) = rest.split_at(length.min(rest.len()));
         rest = behind;
         talk.worker.handle_received(talk.id, piece, talk.now);
-        if cuts.byte().is_multiple_of(2) || !talk.worker.wants_input(talk.id) {
+        // Also while no input is wanted: some may have been under way.
+        if cuts.byte().is_multiple_of(2) {
             talk.turns();
         }
     }
