@@ -15,14 +15,10 @@ use stateright::{Checker, HasDiscoveries, Model};
 use steps::*;
 use world::{Fault, LONG, SHORT, Setup, World};
 
-/// Whether to walk through larger instances, for minutes.
-fn is_long() -> bool {
-    std::env::var_os("LEASEHOLD_FORMAL_LONG").is_some()
-}
-
-/// What the second client asks for; the first one asks for more.
+/// How much one of two clients asks for: more, where larger instances are to be walked
+/// through, for minutes.
 fn second() -> u8 {
-    1 + u8::from(is_long())
+    1 + u8::from(std::env::var_os("LEASEHOLD_FORMAL_LONG").is_some())
 }
 
 /// Walks through all states, and says how many there are.
@@ -109,13 +105,9 @@ fn endings(release_on_close: bool) -> World {
         may_reset: true,
         ..Setup::at(at, 1)
     };
-    let mut clients = vec![ends(0), ends(1)];
-    if is_long() {
-        clients.push(Setup::at(1, 1));
-    }
     World {
         acquires: vec![(2, 2)],
-        ..World::new(clients, vec![0])
+        ..World::new(vec![ends(0), ends(1)], vec![0])
     }
 }
 
