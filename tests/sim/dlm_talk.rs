@@ -14,6 +14,10 @@ pub(crate) struct DlmTalk {
     line: Vec<u8>,
     handed: usize,
     sent_at: Option<Time>,
+    /// When its last byte was sent.
+    pub(crate) completed_at: Option<Time>,
+    /// The answer's status, the length of its data, and when it was told.
+    pub(crate) told: Option<(Status, Option<usize>, Time)>,
     /// The holder has begun to send an Unlock, here or elsewhere.
     pub(crate) given_back: bool,
     answer: Vec<u8>,
@@ -48,10 +52,24 @@ impl DlmTalk {
             line,
             handed: 0,
             sent_at: None,
+            completed_at: None,
+            told: None,
             given_back: false,
             answer: Vec::new(),
             is_answered: false,
         }
+    }
+
+    pub(crate) fn operation(&self) -> &Operation<'static> {
+        &self.operation
+    }
+
+    pub(crate) fn key(&self) -> usize {
+        self.key
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     pub(crate) fn unsent(&self) -> usize {
@@ -73,6 +91,9 @@ impl DlmTalk {
             }
         }
         self.handed = upto;
+        if self.is_complete() {
+            self.completed_at.get_or_insert(now);
+        }
         bytes
     }
 
@@ -86,8 +107,10 @@ impl DlmTalk {
         self.is_answered = true;
         let text = decode(code).expect("answers are well coded");
         let reply = DlmReply::decode(&text).expect("answers are well formed");
+        let value_len = reply.data_store.as_ref().map(|value| value.len());
+        self.told = Some((reply.status, value_len, now));
         let fits: &[Status] = match self.operation {
-            Operation::Lock { .. } => &[Status::Locked, Status::NotOwner],
+            Operation::Lock { .. } => &[Status::Locked, Status::NotOwner, Status::No],
             Operation::Unlock => &[Status::Unlocked, Status::NotOwner],
             Operation::TestLock => &[Status::Unlocked, Status::Locked, Status::NotOwner],
             Operation::Put { .. } => &[Status::Done, Status::NotOwner, Status::No],
@@ -103,6 +126,11 @@ impl DlmTalk {
         assert!(
             fits.contains(&reply.status),
             "{:?} was answered {reply:?}",
+            self.operation
+        );
+        assert!(
+            reply.status != Status::No || ledger.is_limited,
+            "refused without a limit: {:?}",
             self.operation
         );
         if let Some(lease) = self.lease()
@@ -150,6 +178,12 @@ impl DlmTalk {
             id: self.id.clone(),
             ttl_ms,
         }
+    }
+
+    /// The same Lock again, if it is one that was broken off before its answer.
+    pub(crate) fn lost_lock(&self) -> Option<Operation<'static>> {
+        let is_lost = matches!(self.operation, Operation::Lock { .. }) && !self.is_answered;
+        is_lost.then(|| self.operation.clone())
     }
 
     /// Whether it is a Lock by this holder.

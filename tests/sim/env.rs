@@ -17,6 +17,8 @@ pub(crate) struct Env {
     pub(crate) wakes: Vec<u16>,
     /// Connections on their way to a loop.
     pub(crate) transit: Vec<(u16, Arrival)>,
+    /// All sessions are being closed.
+    pub(crate) is_closing: bool,
     /// Sessions that moved.
     pub(crate) moves: u64,
     /// Most nanoseconds that pass from one reading of the clock to the next.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fastrand::Rng;
 use leasehold::engine::time::Time;
 use leasehold::ids::SessionId;
 use leasehold::worker::{Action, BATCHES_PER_TURN, PeerEnd, Protocol, Worker};
@@ -79,6 +80,8 @@ struct Connection {
 pub(crate) struct Host {
     pub(crate) worker: Worker,
     pub(crate) index: u16,
+    /// What its engine takes before anything is asked of it.
+    pub(crate) empty_bytes: u64,
     style: Style,
     stage: Stage,
     asleep: bool,
@@ -92,12 +95,15 @@ pub(crate) struct Host {
     ops: Vec<Op>,
     completed: VecDeque<Op>,
     pub(crate) sleeps: u64,
+    /// Chance of its own, for what its kernel does.
+    pub(crate) rng: Rng,
 }
 
 impl Host {
-    pub(crate) fn new(worker: Worker, style: Style) -> Host {
+    pub(crate) fn new(worker: Worker, style: Style, rng: Rng) -> Host {
         Host {
             index: worker.loop_index(),
+            empty_bytes: worker.engine().memory_bytes(),
             worker,
             style,
             stage: Stage::Begin,
@@ -111,6 +117,7 @@ impl Host {
             ops: Vec::new(),
             completed: VecDeque::new(),
             sleeps: 0,
+            rng,
         }
     }
 
@@ -295,7 +302,7 @@ impl Host {
         for connection in self.connections.values() {
             let link = &mut env.links[connection.link];
             link.may_be_ended |= match link.protocol() {
-                _ if after.stalled > before.stalled && link.was_blocked => true,
+                _ if after.stalled > before.stalled && link.blocked_at.is_some() => true,
                 Protocol::Dlm => after.requests_too_slow > before.requests_too_slow,
                 Protocol::Native => false,
             };
@@ -501,7 +508,7 @@ impl Host {
         let over = self.worker.session_counters().over_output_limit;
         self.worker.handle_blocked(id, now);
         let link = &mut env.links[self.connections[&id].link];
-        link.was_blocked = true;
+        link.blocked_at.get_or_insert(now);
         link.may_be_ended |= self.worker.session_counters().over_output_limit > over;
     }
 

@@ -83,6 +83,8 @@ pub(crate) struct Ledger {
     /// Acquires of broken sessions, of whose answers the kernel took a part.
     cut_off: Vec<(usize, u32)>,
     pub(crate) grants_told: u64,
+    /// Some limit may be reached that all clients share.
+    pub(crate) is_limited: bool,
     /// The loops drain, or begin to.
     pub(crate) drains: bool,
     /// All of them have begun to: nobody is granted any more.
@@ -116,7 +118,7 @@ impl Hold {
 }
 
 impl Ledger {
-    pub(crate) fn new(keys: usize, expiry_grace_ms: u32) -> Ledger {
+    pub(crate) fn new(keys: usize, expiry_grace_ms: u32, is_limited: bool) -> Ledger {
         Ledger {
             holds: vec![Vec::new(); keys],
             expiry_grace_ms: expiry_grace_ms.into(),
@@ -124,6 +126,7 @@ impl Ledger {
             open_dlm: Vec::new(),
             cut_off: Vec::new(),
             grants_told: 0,
+            is_limited,
             drains: false,
             drained_since: None,
         }

@@ -45,14 +45,20 @@ pub(crate) struct Link {
     /// There is room again that it was not told of.
     pub(crate) room_edge: bool,
     pub(crate) server: Server,
-    /// The worker was told that its output is stuck.
-    pub(crate) was_blocked: bool,
+    /// When the worker was first told that its output is stuck.
+    pub(crate) blocked_at: Option<Time>,
+    /// When the client ended its side, or the server began to close all.
+    pub(crate) ended_at: Option<Time>,
+    /// It is closed, and whatever it had asked has been judged by then.
+    pub(crate) settled_at: Option<Time>,
     /// The server may have ended it for a limit that it kept over.
     pub(crate) may_be_ended: bool,
     /// The server closes all.
     pub(crate) is_sent_away: bool,
     /// Bytes that the driver took and the kernel has not.
     pub(crate) in_flight: usize,
+    /// The client whose connection it is, and which of its connections.
+    pub(crate) made_by: Option<(usize, u32)>,
 }
 
 impl Link {
@@ -66,10 +72,13 @@ impl Link {
             read_edge: false,
             room_edge: false,
             server: Server::Open,
-            was_blocked: false,
+            blocked_at: None,
+            ended_at: None,
+            settled_at: None,
             may_be_ended: false,
             is_sent_away: false,
             in_flight: 0,
+            made_by: None,
         }
     }
 
@@ -148,7 +157,9 @@ impl Link {
                         talk.has_ended || talk.is_refused || self.is_sent_away,
                         "closed for no reason: {talk:?}"
                     );
-                    talk.check_all_answered();
+                    if !self.is_sent_away {
+                        talk.check_all_answered();
+                    }
                 }
                 Conversation::Dlm(talk) => {
                     assert!(
@@ -160,7 +171,11 @@ impl Link {
         }
         match &mut self.conversation {
             Conversation::Native(talk) => {
-                if is_undisturbed && !talk.is_refused && talk.releases_on_close() {
+                if is_undisturbed
+                    && !self.is_sent_away
+                    && !talk.is_refused
+                    && talk.releases_on_close()
+                {
                     ledger.closing_session_closed(talk.link(), now);
                 }
                 talk.abandon(ledger);

@@ -1,10 +1,13 @@
 //! What a history is made from: all of it follows from one number.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 
 use fastrand::Rng;
+use leasehold::credentials::Credentials;
 use leasehold::dlm::DlmLimits;
-use leasehold::engine::EngineLimits;
+use leasehold::engine::{Engine, EngineLimits};
 use leasehold::partition;
 use leasehold::protocol::RequestLimits;
 use leasehold::worker::{DlmConfig, WorkerConfig};
@@ -26,6 +29,9 @@ pub(crate) enum Style {
     /// Completion: what it sends and receives is under way meanwhile.
     Owning,
 }
+
+/// What the servers take where they ask for credentials.
+const CREDENTIAL: &[u8] = b"sim:a secret";
 
 /// One history's options.
 #[derive(Clone, Debug)]
@@ -51,8 +57,28 @@ pub(crate) struct Options {
     pub(crate) drains: bool,
     /// All of a loop's structures are checked after every so many of its small steps.
     pub(crate) check_every: u64,
+    /// Whether the server asks for credentials.
+    pub(crate) asks_credentials: bool,
+    /// How many of 16 connections speak DLM.
+    pub(crate) dlm_share: u8,
+    pub(crate) max_keys: u32,
+    pub(crate) max_waiters: u32,
+    /// Bytes that each engine may take beyond what it has when empty.
+    pub(crate) memory_room: u64,
+    /// Whether all sessions are closed while clients go on, if it drains.
+    pub(crate) closes_early: bool,
+    /// What is left out to find the shortest history that fails.
+    pub(crate) left_out: LeftOut,
     routing_seed: u64,
     hash_seed: u64,
+}
+
+/// Parts of a history that are not played.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeftOut {
+    pub(crate) clients: BTreeSet<usize>,
+    /// Clients' connections, by number.
+    pub(crate) links: BTreeSet<(usize, u32)>,
 }
 
 impl Options {
@@ -60,6 +86,10 @@ impl Options {
     pub(crate) fn of_seed(seed: u64) -> Options {
         let mut rng = Rng::with_seed(seed ^ 0x5EED);
         let soft_limit_bytes = pick(&mut rng, &[60, 400, 4_000]);
+        let memory_room = match rng.u8(..6) {
+            0 => rng.u64(..100_000),
+            _ => 1 << 30,
+        };
         Options {
             seed,
             loops: pick(&mut rng, &[1, 2, 2, 2, 3, 4]),
@@ -74,12 +104,25 @@ impl Options {
             max_waiters_per_key: pick(&mut rng, &[2, 100]),
             max_session_waiters: pick(&mut rng, &[2, 100, 100]),
             soft_limit_bytes,
-            hard_limit_bytes: soft_limit_bytes * 4,
+            hard_limit_bytes: soft_limit_bytes * pick(&mut rng, &[3, 4]),
             drains: rng.u8(..4) == 0,
             check_every: pick(&mut rng, &[1, 16, 16, 16]),
+            asks_credentials: rng.u8(..6) == 0,
+            dlm_share: pick(&mut rng, &[4, 4, 4, 12]),
+            max_keys: pick(&mut rng, &[1_000, 1_000, 1_000, 2]),
+            max_waiters: pick(&mut rng, &[1_000, 1_000, 1_000, 3]),
+            memory_room,
+            closes_early: rng.bool(),
+            left_out: LeftOut::default(),
             routing_seed: rng.u64(..),
             hash_seed: rng.u64(..),
         }
+    }
+
+    /// The same, for so many steps.
+    pub(crate) fn with_steps(mut self, steps: u64) -> Options {
+        self.steps = steps;
+        self
     }
 
     /// Options without chance: every loop owns one key, and kernels take all at once.
@@ -99,6 +142,10 @@ impl Options {
             hard_limit_bytes: 16_000,
             drains: false,
             check_every: 16,
+            asks_credentials: false,
+            max_keys: 1_000,
+            max_waiters: 1_000,
+            memory_room: 1 << 30,
             ..Options::of_seed(1)
         }
     }
@@ -122,8 +169,31 @@ impl Options {
         names
     }
 
+    /// What a Hello carries that is not to be refused.
+    pub(crate) fn credential(&self) -> &'static [u8] {
+        if self.asks_credentials {
+            CREDENTIAL
+        } else {
+            b""
+        }
+    }
+
+    /// Whether requests may be refused for what all clients together take.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.max_keys < 1_000 || self.memory_room < 1 << 30
+    }
+
     /// One loop's configuration.
     pub(crate) fn worker(&self, loop_index: u16) -> WorkerConfig {
+        let engine = EngineLimits {
+            max_keys: self.max_keys,
+            max_memory_bytes: u64::MAX,
+            max_waiters_per_key: self.max_waiters_per_key,
+            max_waiters: self.max_waiters,
+            max_session_waiters: self.max_session_waiters,
+            expiry_grace_ms: self.expiry_grace_ms,
+        };
+        let empty_bytes = Engine::new(engine, 1, self.hash_seed).memory_bytes();
         WorkerConfig {
             requests: RequestLimits {
                 max_key_bytes: MAX_KEY_BYTES,
@@ -131,14 +201,13 @@ impl Options {
                 max_wait_ms: MAX_WAIT_MS,
             },
             engine: EngineLimits {
-                max_keys: 1_000,
-                max_memory_bytes: 1 << 30,
-                max_waiters_per_key: self.max_waiters_per_key,
-                max_waiters: 1_000,
-                max_session_waiters: self.max_session_waiters,
-                expiry_grace_ms: self.expiry_grace_ms,
+                max_memory_bytes: empty_bytes + self.memory_room,
+                ..engine
             },
-            credentials: None,
+            credentials: self.asks_credentials.then(|| {
+                let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sim/credentials");
+                Credentials::read(Path::new(file)).expect("it lies beside this file")
+            }),
             max_connections: 1_000,
             output_soft_limit_bytes: self.soft_limit_bytes,
             output_hard_limit_bytes: self.hard_limit_bytes,

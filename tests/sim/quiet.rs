@@ -2,6 +2,7 @@
 //! answer that is due was given, and each key is as the answers told.
 
 use leasehold::engine::time::Time;
+use leasehold::protocol::ANY_LOOP;
 use leasehold::worker::PeerEnd;
 
 use crate::host::Host;
@@ -11,6 +12,10 @@ use crate::world::World;
 
 /// How far past the last lease and wait the end of a history looks, in milliseconds.
 const WELL_AFTER_MS: u64 = 1_000;
+
+/// What an engine that has nothing in it may keep for what comes next: a page of each
+/// slab, one of sessions for each loop, the smallest tables.
+const MOST_KEPT_BYTES: u64 = 1_500_000;
 
 impl World {
     /// Lets everything under way come to its end, without more time than that takes,
@@ -24,6 +29,11 @@ impl World {
             self.env.ledger.may_be_kept_for(key, token, lease_ms, now);
         }
         self.env.ledger.settle(now);
+        for link in &mut self.env.links {
+            if link.server == Server::Closed {
+                link.settled_at.get_or_insert(now);
+            }
+        }
         self.probe();
     }
 
@@ -65,6 +75,8 @@ impl World {
             assert_eq!(host.worker.engine().waiting(), 0, "a waiter is left");
             assert_eq!(host.worker.engine().data_slots(), 0, "data is left");
             assert_eq!(host.worker.poll_timeout(), None, "a timer is left");
+            let kept = host.worker.engine().memory_bytes() - host.empty_bytes;
+            assert!(kept <= MOST_KEPT_BYTES, "{kept} bytes are kept");
         }
     }
 
@@ -112,6 +124,10 @@ impl World {
             }
             assert_eq!(link.in_flight, 0, "link {index} takes it and gets nothing");
             let is_open = link.server == Server::Open;
+            if link.is_sent_away && !is_open {
+                // What it had asked and was not judged is dropped.
+                continue;
+            }
             assert!(
                 link.end != Some(PeerEnd::Fin),
                 "link {index} has ended its side and is not closed: {link:?}"
@@ -139,9 +155,9 @@ impl World {
     /// Asks for the state of all keys and holds it against what clients were told.
     fn probe(&mut self) {
         let before = self.env.now;
-        let most: Vec<usize> = self.waiters(|_| true);
+        let most: Vec<usize> = self.waiters(|_| true, true);
         // A stalled session's replies, grants among them, may not be told yet.
-        let mut may_be_untold: Vec<usize> = self.waiters(|room| room == 0);
+        let mut may_be_untold: Vec<usize> = self.waiters(|room| room == 0, true);
         for (_, link) in self.live_links() {
             if let Conversation::Dlm(talk) = &link.conversation
                 && !talk.is_answered
@@ -153,6 +169,14 @@ impl World {
         let to = self.env.rng.u16(..self.options.loops);
         let link = self.connect_native(to);
         self.env.links[link].make_room(1 << 40);
+        if self.options.asks_credentials {
+            let owner = self.fresh_owner();
+            let hello = Ask::Hello {
+                flags: 0,
+                wanted_loop: ANY_LOOP,
+            };
+            self.talk(link).ask(hello, owner, None);
+        }
         for key in 0..self.keys.len() {
             let owner = self.fresh_owner();
             self.ask(link, Ask::Query, owner, key);
@@ -160,7 +184,7 @@ impl World {
         let (unsent, now) = (self.env.links[link].unsent(), self.env.now);
         self.env.links[link].send(unsent, now, &mut self.env.ledger);
         self.rest();
-        let least: Vec<usize> = self.waiters(|room| room > 0);
+        let least: Vec<usize> = self.waiters(|room| room > 0, false);
         let states = std::mem::take(&mut self.talk(link).states);
         assert_eq!(states.len(), self.keys.len(), "the probe is answered");
         for state in states {
@@ -189,11 +213,12 @@ impl World {
     }
 
     /// By key, how many acquires of living sessions are not answered.
-    fn waiters(&self, which: impl Fn(usize) -> bool) -> Vec<usize> {
+    fn waiters(&self, which: impl Fn(usize) -> bool, with_sent_away: bool) -> Vec<usize> {
         let mut count = vec![0; self.keys.len()];
         for (_, link) in self.live_links() {
             if let Conversation::Native(talk) = &link.conversation
                 && which(link.room)
+                && (with_sent_away || !link.is_sent_away)
                 && !talk.is_refused
             {
                 let keys = talk.open_frames().filter(|frame| frame.is_acquire());

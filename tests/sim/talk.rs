@@ -47,8 +47,10 @@ pub(crate) struct Frame {
     end: usize,
     /// When its first byte was handed to the kernel.
     pub(crate) sent_at: Option<Time>,
-    is_complete: bool,
-    is_answered: bool,
+    /// When its last byte was.
+    pub(crate) completed_at: Option<Time>,
+    /// The reply, and when it was told.
+    pub(crate) answer: Option<(Reply, Time)>,
     /// The session has asked with this owner before.
     is_repeated: bool,
 }
@@ -66,6 +68,8 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Talk {
     link: usize,
+    /// What it says Hello with.
+    credential: &'static [u8],
     loops: u16,
     frames: Vec<Frame>,
     stream: Vec<u8>,
@@ -88,9 +92,10 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    pub(crate) fn new(link: usize, loops: u16, keys: usize) -> Talk {
+    pub(crate) fn new(link: usize, loops: u16, keys: usize, credential: &'static [u8]) -> Talk {
         Talk {
             link,
+            credential,
             loops,
             frames: Vec::new(),
             stream: Vec::new(),
@@ -143,8 +148,8 @@ impl Talk {
             start,
             end: self.stream.len(),
             sent_at: None,
-            is_complete: false,
-            is_answered: false,
+            completed_at: None,
+            answer: None,
             is_repeated,
         });
         self.open.push(index);
@@ -186,7 +191,7 @@ impl Talk {
                 version: 1,
                 flags,
                 wanted_loop,
-                credential: b"",
+                credential: self.credential,
             },
             Ask::Refused(_) | Ask::Fatal(_) => unreachable!("composed byte by byte"),
         };
@@ -219,7 +224,9 @@ impl Talk {
                     _ => {}
                 }
             }
-            frame.is_complete |= frame.end <= upto;
+            if frame.end <= upto {
+                frame.completed_at.get_or_insert(now);
+            }
         }
         self.handed = upto;
         bytes
@@ -251,7 +258,7 @@ impl Talk {
         assert!(!self.is_refused, "after the last error: {reply:?}");
         let found = self.open.iter().position(|&index| {
             let frame = &self.frames[index];
-            frame.owner == reply.owner() && frame.is_complete && answers(reply, &frame.ask)
+            frame.owner == reply.owner() && frame.is_complete() && answers(reply, &frame.ask)
         });
         let Some(position) = found else {
             panic!(
@@ -265,12 +272,16 @@ impl Talk {
             assert!(index <= fatal, "served after a fatal frame: {reply:?}");
         }
         let frame = self.frames[index].clone();
-        self.frames[index].is_answered = true;
+        self.frames[index].answer = Some((*reply, now));
         let sent_at = frame.sent_at.expect("it is complete");
         if let Reply::Error { code, .. } = reply {
             assert!(
                 *code != ErrorCode::ShuttingDown || ledger.drains,
                 "refused without a drain: {reply:?}"
+            );
+            assert!(
+                *code != ErrorCode::Overloaded || ledger.is_limited,
+                "refused without a limit: {reply:?}"
             );
         }
         self.check_order(index, &frame, reply);
@@ -353,10 +364,10 @@ impl Talk {
                 };
                 let before = &self.frames[..index];
                 if cancelled {
-                    let answered = before.iter().any(|it| of_target(it) && it.is_answered);
+                    let answered = before.iter().any(|it| of_target(it) && it.answer.is_some());
                     assert!(answered, "cancelled and not told so: {target}");
                 } else {
-                    let waits = before.iter().any(|it| of_target(it) && !it.is_answered);
+                    let waits = before.iter().any(|it| of_target(it) && it.answer.is_none());
                     assert!(!waits, "{target} waits on and was not cancelled");
                 }
             }
@@ -429,7 +440,7 @@ impl Talk {
             .iter()
             .filter(move |&&index| index <= fatal)
             .map(|&index| &self.frames[index])
-            .filter(|frame| frame.is_complete)
+            .filter(|frame| frame.is_complete())
     }
 
     /// Whether the server is to end the session by an error.
@@ -437,7 +448,7 @@ impl Talk {
         !self.is_refused
             && self
                 .fatal
-                .is_some_and(|fatal| self.frames[fatal].is_complete)
+                .is_some_and(|fatal| self.frames[fatal].is_complete())
     }
 
     /// What an ended session had asked and may have been done.
@@ -506,9 +517,25 @@ impl Talk {
             .any(|frame| frame.owner == owner && frame.is_repeated)
     }
 
+    /// All requests, in the order composed.
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// All requests for a key, in the order composed.
+    pub(crate) fn frames_of(&self, key: usize) -> impl Iterator<Item = &Frame> {
+        let of_key = move |frame: &&Frame| frame.key == Some(key);
+        self.frames.iter().filter(of_key)
+    }
+
+    /// When the server may have seen what it ends the session for.
+    pub(crate) fn refused_from(&self) -> Option<Time> {
+        self.frames[self.fatal?].completed_at
+    }
+
     fn may_be_cancelled(&self, owner: u64, key: Option<usize>) -> bool {
         self.frames.iter().any(|frame| {
-            frame.is_complete
+            frame.is_complete()
                 && frame.key == key
                 && matches!(frame.ask, Ask::Cancel { target } if target == owner)
         })
@@ -516,6 +543,10 @@ impl Talk {
 }
 
 impl Frame {
+    pub(crate) fn is_complete(&self) -> bool {
+        self.completed_at.is_some()
+    }
+
     /// Whether it may come to wait or be granted.
     pub(crate) fn is_acquire(&self) -> bool {
         matches!(self.ask, Ask::Acquire { .. })
@@ -549,7 +580,10 @@ fn answers(reply: &Reply, ask: &Ask) -> bool {
         Reply::Error { code, .. } => match ask {
             Ask::Refused(expected) | Ask::Fatal(expected) => code == expected,
             Ask::Acquire { .. } => {
-                matches!(code, ErrorCode::TooManyQueued | ErrorCode::ShuttingDown)
+                matches!(
+                    code,
+                    ErrorCode::TooManyQueued | ErrorCode::ShuttingDown | ErrorCode::Overloaded
+                )
             }
             _ => false,
         },

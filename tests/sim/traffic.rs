@@ -1,5 +1,6 @@
 //! What clients do, by chance: all that the protocols allow and some that they forbid.
 
+use fastrand::Rng;
 use leasehold::dlm::Operation;
 use leasehold::protocol::{ANY_LOOP, ErrorCode, Request};
 use leasehold::worker::PeerEnd;
@@ -10,21 +11,56 @@ use crate::options::{MAX_KEY_BYTES, MAX_LEASE_MS, pick};
 use crate::talk::Ask;
 use crate::world::World;
 
+/// No server here comes to give this out, nor any later one.
+pub(crate) const FIRST_WRONG_TOKEN: u64 = 1 << 40;
+
 /// Whoever uses one connection after the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Client {
+    /// Chance of its own: what it does does not depend on what others do.
+    rng: Rng,
+    /// It does nothing at all.
+    is_left_out: bool,
+    /// Connections it has made or left out.
+    connections: u32,
     link: Option<usize>,
     /// It does not read on this connection.
     is_stalled: bool,
     /// Its DLM identifier, the key that this is for, and whether it was given back.
     dlm: Option<(String, usize)>,
     dlm_ids: u64,
+    /// Its last DLM connection.
+    last_dlm: Option<usize>,
+}
+
+impl Client {
+    pub(crate) fn new(rng: Rng, is_left_out: bool) -> Client {
+        Client {
+            rng,
+            is_left_out,
+            connections: 0,
+            link: None,
+            is_stalled: false,
+            dlm: None,
+            dlm_ids: 0,
+            last_dlm: None,
+        }
+    }
 }
 
 impl World {
     /// One client does something.
     pub(crate) fn act(&mut self) {
         let who = self.env.rng.usize(..self.clients.len());
+        if self.clients[who].is_left_out {
+            return;
+        }
+        std::mem::swap(&mut self.env.rng, &mut self.clients[who].rng);
+        self.act_as(who);
+        std::mem::swap(&mut self.env.rng, &mut self.clients[who].rng);
+    }
+
+    fn act_as(&mut self, who: usize) {
         let Some(link) = self.clients[who].link else {
             if self.env.rng.u8(..4) == 0 {
                 self.connect_client(who);
@@ -92,18 +128,25 @@ impl World {
         let kept = self.env.rng.usize(..=on_the_way);
         if self.env.links[link].end.is_none() || !in_order {
             self.env.links[link].end_seen = false;
+            self.env.links[link].ended_at.get_or_insert(self.env.now);
             self.env.links[link].finish(how, kept, &mut self.env.ledger);
         }
     }
 
     fn connect_client(&mut self, who: usize) {
+        let number = self.clients[who].connections;
+        self.clients[who].connections += 1;
+        if self.options.left_out.links.contains(&(who, number)) {
+            return;
+        }
         let to = self.env.rng.u16(..self.options.loops);
-        let link = if self.env.rng.u8(..4) == 0 {
+        let link = if self.env.rng.u8(..16) < self.options.dlm_share {
             self.connect_dlm(who, to)
         } else {
             self.connect_native(to)
         };
         self.clients[who].link = Some(link);
+        self.env.links[link].made_by = Some((who, number));
         self.clients[who].is_stalled = self.options.stalls && self.env.rng.u8(..6) == 0;
     }
 
@@ -140,6 +183,18 @@ impl World {
             _ => Operation::Erase,
         };
         let is_garbled = self.env.rng.u8(..40) == 0;
+        let lost = self.clients[who].last_dlm.and_then(|link| {
+            let Conversation::Dlm(talk) = &self.env.links[link].conversation else {
+                return None;
+            };
+            talk.lost_lock().filter(|_| talk.id() == id)
+        });
+        let operation = match lost {
+            // Whoever was not answered tries again.
+            Some(lost) if self.env.rng.u8(..4) > 0 => lost,
+            _ => operation,
+        };
+        let client = &mut self.clients[who];
         if operation == Operation::Unlock && !is_garbled {
             client.dlm = None;
             for link in &mut self.env.links {
@@ -149,6 +204,7 @@ impl World {
             }
         }
         let talk = DlmTalk::new(operation, (key, &self.keys[key]), id, is_garbled);
+        self.clients[who].last_dlm = Some(self.env.links.len());
         self.connect(Conversation::Dlm(Box::new(talk)), to)
     }
 
@@ -156,7 +212,11 @@ impl World {
     fn compose(&mut self, link: usize) {
         let owner = self.fresh_owner();
         let key = self.env.rng.usize(..self.keys.len());
-        if !self.talk(link).is_begun() && self.env.rng.u8(..2) == 0 {
+        let is_begun = self.talk(link).is_begun();
+        if !is_begun && self.options.asks_credentials && self.env.rng.u8(..6) == 0 {
+            return self.compose_unauthenticated(link, owner, key);
+        }
+        if !is_begun && (self.options.asks_credentials || self.env.rng.bool()) {
             return self.compose_hello(link, owner);
         }
         match self.env.rng.u16(..1_000) {
@@ -176,12 +236,24 @@ impl World {
                 let token = self.a_token(key);
                 let lease_ms = self.a_lease();
                 self.ask(link, Ask::Extend { lease_ms, token }, owner, key);
+                if self.env.rng.u8(..3) == 0 {
+                    // Repeated, or for less.
+                    let lease_ms = self.env.rng.u32(1..=lease_ms);
+                    let owner = self.fresh_owner();
+                    self.ask(link, Ask::Extend { lease_ms, token }, owner, key);
+                }
             }
             740..840 => {
                 let queued: Vec<(u64, usize)> = self.talk(link).queued().collect();
                 let (target, key) = match queued.len() {
                     0 => (owner - 1, key),
                     count => queued[self.env.rng.usize(..count)],
+                };
+                // On another key it is nobody's acquire.
+                let key = if owner.is_multiple_of(6) {
+                    (key + 1) % self.keys.len()
+                } else {
+                    key
                 };
                 self.ask(link, Ask::Cancel { target }, owner, key);
             }
@@ -208,6 +280,35 @@ impl World {
         let flags = pick(&mut self.env.rng, &[0, 1, 1, 3]);
         let hello = Ask::Hello { flags, wanted_loop };
         self.talk(link).ask(hello, owner, None);
+    }
+
+    /// A first frame that carries no credential, or a wrong one.
+    fn compose_unauthenticated(&mut self, link: usize, owner: u64, key: usize) {
+        let name = self.keys[key].clone();
+        let credential = pick(
+            &mut self.env.rng,
+            &[&b""[..], b"sim:", b"sim", b"sim:a secre"],
+        );
+        let request = match self.env.rng.u8(..3) {
+            0 => Request::Query { owner, key: &name },
+            1 => Request::Acquire {
+                owner,
+                wait_ms: 0,
+                lease_ms: 5_000,
+                key: &name,
+            },
+            _ => Request::Hello {
+                owner,
+                version: 1,
+                flags: 1,
+                wanted_loop: ANY_LOOP,
+                credential,
+            },
+        };
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        let refused = Ask::Fatal(ErrorCode::Unauthenticated);
+        self.talk(link).compose(refused, owner, None, &bytes);
     }
 
     fn compose_refused(&mut self, link: usize, owner: u64, key: usize) {
@@ -267,7 +368,7 @@ impl World {
                     version: 9,
                     flags: 0,
                     wanted_loop: ANY_LOOP,
-                    credential: b"",
+                    credential: self.options.credential(),
                 }
                 .encode(&mut bytes);
                 (owner, ErrorCode::Unsupported)
@@ -296,12 +397,12 @@ impl World {
 
     /// A token that somebody was told for the key, or one that nobody was.
     fn a_token(&mut self, key: usize) -> u64 {
-        let latest = match self.env.rng.u8(..8) {
-            0 => 1 << 40,
-            1..3 => self.env.rng.usize(..4),
+        let wrong = FIRST_WRONG_TOKEN + self.env.rng.u64(..1_000);
+        let latest = match self.env.rng.u8(..16) {
+            0 => return wrong,
+            1..4 => self.env.rng.usize(..4),
             _ => 0,
         };
-        let wrong = (1 << 40) + self.env.rng.u64(..1_000);
         self.env.ledger.token_of(key, latest).unwrap_or(wrong)
     }
 }

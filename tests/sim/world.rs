@@ -40,7 +40,11 @@ impl World {
             .into_iter()
             .zip(0..)
             .map(|(port, index)| Worker::new(options.worker(index), port))
-            .map(|worker| Host::new(worker, options.style))
+            .map(|worker| {
+                let number = u64::from(worker.loop_index()) + 1;
+                let rng = Rng::with_seed(options.seed ^ number << 56);
+                Host::new(worker, options.style, rng)
+            })
             .collect();
         let slowness_nanos = pick(&mut rng, &[200, 50_000, 3_000_000]);
         World {
@@ -48,16 +52,22 @@ impl World {
                 now: Time::from_millis(5_000),
                 rng,
                 links: Vec::new(),
-                ledger: Ledger::new(keys.len(), options.expiry_grace_ms),
+                ledger: Ledger::new(keys.len(), options.expiry_grace_ms, options.is_limited()),
                 wakes: Vec::new(),
                 transit: Vec::new(),
+                is_closing: false,
                 moves: 0,
                 slowness_nanos,
             },
             stopped: vec![0; hosts.len()],
             hosts,
             keys,
-            clients: (0..options.clients).map(|_| Client::default()).collect(),
+            clients: (0..options.clients)
+                .map(|who| {
+                    let rng = Rng::with_seed(options.seed ^ (who as u64 + 1) << 48);
+                    Client::new(rng, options.left_out.clients.contains(&who))
+                })
+                .collect(),
             next_owner: 1,
             options,
             steps: 0,
@@ -101,6 +111,16 @@ impl World {
             self.hosts[index].woken = true;
         }
         self.env.ledger.drained_since = Some(self.env.now);
+        if self.options.closes_early {
+            self.send_away();
+            for index in 0..self.hosts.len() {
+                for _ in 0..self.env.rng.u32(..200) {
+                    self.step();
+                }
+                self.hosts[index].worker.close_all(self.env.now);
+                self.hosts[index].woken = true;
+            }
+        }
         for _ in 0..self.env.rng.u32(..600) {
             self.step();
         }
@@ -108,12 +128,19 @@ impl World {
 
     /// All loops close all sessions.
     pub(crate) fn close_all(&mut self) {
-        for link in &mut self.env.links {
-            link.is_sent_away = true;
-        }
+        self.send_away();
         for host in &mut self.hosts {
             host.worker.close_all(self.env.now);
             host.woken = true;
+        }
+    }
+
+    /// From now on the server may close any connection.
+    fn send_away(&mut self) {
+        self.env.is_closing = true;
+        for link in &mut self.env.links {
+            link.is_sent_away = true;
+            link.ended_at.get_or_insert(self.env.now);
         }
     }
 
@@ -149,12 +176,14 @@ impl World {
     /// One small step of this loop, and what must hold after it.
     pub(crate) fn run(&mut self, index: usize) {
         let host = &mut self.hosts[index];
+        std::mem::swap(&mut self.env.rng, &mut host.rng);
         host.step(&mut self.env);
+        std::mem::swap(&mut self.env.rng, &mut host.rng);
         self.runs += 1;
         if self.runs.is_multiple_of(self.options.check_every) {
             host.worker.invariants();
-            check_counters(host);
         }
+        check_counters(host);
         for target in std::mem::take(&mut self.env.wakes) {
             let target = &mut self.hosts[usize::from(target)];
             assert!(target.is_asleep(), "only who sleeps is woken");
@@ -211,7 +240,9 @@ impl World {
     pub(crate) fn connect(&mut self, conversation: Conversation, to: u16) -> usize {
         let link = self.env.links.len();
         let room = self.options.send_room;
-        self.env.links.push(Link::new(conversation, room));
+        let mut made = Link::new(conversation, room);
+        made.is_sent_away = self.env.is_closing;
+        self.env.links.push(made);
         self.env.transit.push((to, Arrival { link, input: None }));
         link
     }
@@ -219,7 +250,8 @@ impl World {
     /// A native client connects to a loop.
     pub(crate) fn connect_native(&mut self, to: u16) -> usize {
         let link = self.env.links.len();
-        let talk = Talk::new(link, self.options.loops, self.keys.len());
+        let credential = self.options.credential();
+        let talk = Talk::new(link, self.options.loops, self.keys.len(), credential);
         self.connect(Conversation::Native(Box::new(talk)), to)
     }
 
