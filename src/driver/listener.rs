@@ -387,7 +387,7 @@ pub(super) fn is_of_one_connection(error: Errno) -> bool {
     )
 }
 
-/// Says why accepting fails, within reason: a storm of connections must not become
+/// Says why connections are not taken in, within reason: a storm of connections must not become
 /// a storm of lines.
 #[derive(Debug)]
 pub(super) struct AcceptLog {
@@ -406,6 +406,14 @@ impl AcceptLog {
     /// A peer had to be turned away.
     pub(super) fn turned_away(&mut self, now: Time, why: &dyn std::fmt::Display) {
         self.warn(now, &format_args!("turning connections away: {why}"));
+    }
+
+    /// A connection was lost on its way to another loop.
+    pub(super) fn lost(&mut self, now: Time, why: &dyn std::fmt::Display) {
+        self.warn(
+            now,
+            &format_args!("losing connections on their way to another loop: {why}"),
+        );
     }
 
     /// Accepting rests for a moment.

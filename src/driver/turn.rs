@@ -1,6 +1,7 @@
 //! What a loop's turn is under every driver, between the bytes that come in and
 //! those that go out.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -184,7 +185,7 @@ impl Turn {
     }
 
     /// Sends a session that moves, with its socket, to the loop it wants.
-    pub(super) fn hand_over(&mut self, to: u16, socket: std::os::fd::OwnedFd, input: Vec<u8>) {
+    pub(super) fn hand_over(&mut self, to: u16, socket: OwnedFd, input: Vec<u8>) {
         self.loops.loads.moved(self.worker.loop_index(), to);
         let input = Some(input);
         self.loops.hand_over(to, Arrival { socket, input });

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use log::{debug, info, warn};
+use log::{debug, info};
 use rustix::io::Errno;
 use slab::Slab;
 
@@ -356,7 +356,7 @@ impl UringLoop {
         match outcome {
             Ok(socket) => self.turn.loops.hand_over(to, Arrival { socket, input }),
             Err(error) => {
-                warn!("cannot hand a connection over to loop {to}: {error}");
+                self.accept_log.lost(clock::now(), &error);
                 self.turn.loops.loads.leave(to);
             }
         }
@@ -391,9 +391,9 @@ impl UringLoop {
                 self.close_if_idle(id);
             }
             Err(error) => {
-                warn!("no slot for a connection from another loop: {error}");
-                self.connections.remove(id);
                 let now = clock::now();
+                self.accept_log.lost(now, &error);
+                self.connections.remove(id);
                 self.turn.worker.handle_end(id, PeerEnd::Broken, now);
                 self.turn.handle_closed(id);
             }
