@@ -106,13 +106,13 @@ fn s23_a_client_that_never_reads_answers_of_other_loops_is_read_no_more_and_lose
     in_every_configuration(|configuration| {
         let server = Server::start(configuration, &["--peer-timeout", "600s"]);
         let routing = server.routing();
-        let mut other = server.connect();
+        let mut others = server.connect_everywhere();
         for loop_index in 0..routing.loops {
             // One loop's key at a time, so that all answers come in order.
             let key = routing.key(loop_index, "k");
             let frames: Vec<u8> = (1..=1_000).flat_map(|owner| query(owner, &key)).collect();
             let mut stuffed = Client::connect_small(server.address(), 4096).unwrap();
-            let sent = fill_until_input_stops(&mut stuffed, &mut other, &frames);
+            let sent = fill_until_input_stops(&mut stuffed, &mut others, &frames);
             let frame = query(1, &key).len();
             let owner = |number: usize| number as u64 % 1_000 + 1;
             let whole = sent / frame;

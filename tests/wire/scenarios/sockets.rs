@@ -90,9 +90,14 @@ fn s22_at_the_descriptor_limit_the_served_stay_served_and_accepting_resumes() {
 }
 
 /// Sends the requests again and again, reading none of their answers, until the server
-/// reads no more while it serves others well. Returns how many bytes were sent; the last
-/// request may be cut.
-pub fn fill_until_input_stops(stuffed: &mut Client, other: &mut Client, requests: &[u8]) -> usize {
+/// reads no more while it serves others well: `others` has a session on each loop, so
+/// that none of the loops has merely not had its turn. Returns how many bytes were sent;
+/// the last request may be cut.
+pub fn fill_until_input_stops(
+    stuffed: &mut Client,
+    others: &mut [Client],
+    requests: &[u8],
+) -> usize {
     let mut sent = 0;
     let mut stalls = 0;
     while stalls < 200 {
@@ -107,7 +112,7 @@ pub fn fill_until_input_stops(stuffed: &mut Client, other: &mut Client, requests
         }
         // Far beyond all kernel buffers together.
         assert!(sent < 256 << 20, "the server reads without end");
-        other.expect_quiet();
+        others.iter_mut().for_each(Client::expect_quiet);
     }
     sent
 }
@@ -120,9 +125,9 @@ fn a_thousand_pings() -> Vec<u8> {
 fn s23_a_client_that_never_reads_is_read_no_more_and_loses_nothing() {
     in_every_configuration(|configuration| {
         let server = Server::start(configuration, &["--peer-timeout", "600s"]);
-        let mut other = server.connect();
+        let mut others = server.connect_everywhere();
         let mut stuffed = Client::connect_small(server.address(), 4096).unwrap();
-        let sent = fill_until_input_stops(&mut stuffed, &mut other, &a_thousand_pings());
+        let sent = fill_until_input_stops(&mut stuffed, &mut others, &a_thousand_pings());
         let owner = |number: usize| number as u64 % 1_000 + 1;
         let frame = ping(1).len();
         let whole = sent / frame;
@@ -168,7 +173,11 @@ fn s23_s46_a_client_over_the_hard_limit_is_closed_and_only_unsent_grants_are_und
         }
         stuffed.send(&requests);
         other.await_state(&keys[4_999], |state| state.waiters == 1);
-        fill_until_input_stops(&mut stuffed, &mut other, &a_thousand_pings());
+        fill_until_input_stops(
+            &mut stuffed,
+            &mut server.connect_everywhere(),
+            &a_thousand_pings(),
+        );
         // Five thousand grants at once are more than its output may hold.
         let releases = keys.iter().zip(&tokens);
         let releases = releases.map(|(key, token)| release(3, *token, key));
