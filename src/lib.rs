@@ -38,6 +38,7 @@
 //! | [`protocol`] | the native wire format: requests, replies | the above |
 //! | [`dlm`] | JackrabbitDLM's: code, requests, replies, identities | the above |
 //! | [`partition`] | which loop owns a key | |
+//! | [`durability`] | what loops and the store tell each other | |
 //! | [`mesh`] | what loops send each other, and whom to wake for it | protocol, dlm |
 //! | [`engine`] | locks, queues, data, timers; `engine::time` is its idea of time | protocol |
 //! | [`credentials`] | who may connect | |
@@ -71,6 +72,7 @@ pub mod config;
 pub mod credentials;
 pub mod dlm;
 pub mod driver;
+pub mod durability;
 pub mod engine;
 pub mod ids;
 pub mod limits;

@@ -17,9 +17,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("stats", &[]),
     ("ids", &["limits"]),
     ("partition", &[]),
+    ("durability", &[]),
+    ("store", &["durability", "clock"]),
     ("protocol", &[]),
     ("dlm", &[]),
-    ("engine", &["protocol"]),
+    ("engine", &["protocol", "durability"]),
     ("session", &["protocol", "dlm"]),
     ("mesh", &["protocol", "dlm"]),
     (
@@ -32,6 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "protocol",
             "dlm",
             "credentials",
+            "durability",
         ],
     ),
     ("credentials", &[]),
@@ -44,6 +47,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "worker",
             "session",
             "mesh",
+            "durability",
+            "store",
             "config",
             "credentials",
             "dlm",
@@ -73,7 +78,7 @@ const IMPURE: [&str; 15] = [
 ];
 
 /// Modules that are there to do I/O.
-const DOES_IO: [&str; 4] = ["driver", "client", "clock", "main"];
+const DOES_IO: [&str; 5] = ["driver", "client", "clock", "main", "store"];
 
 /// What else a module needs of the impure, and why.
 const MAY_TOUCH: &[(&str, &[&str])] = &[
