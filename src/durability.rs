@@ -142,6 +142,16 @@ pub struct LeaseRecord {
     pub length_ms: u64,
 }
 
+/// What has to be durable before a reply that tells of a lease is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// D covers a lease of this length, in milliseconds; 0 where no lease is told of, or
+    /// one that is recorded.
+    pub lease_ms: u64,
+    /// All changes of records up to this number are written; 0: whichever.
+    pub change: u64,
+}
+
 /// What a loop starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durable {
@@ -151,6 +161,8 @@ pub struct Durable {
     pub cap_ms: u64,
     /// The first token that is not reserved.
     pub mark: u64,
+    /// How many tokens are reserved at a time: [`TOKEN_BLOCK`], if not in a simulation.
+    pub token_block: u64,
     /// When this was so: a start counts as a use of the longest leases.
     pub started_at: Time,
     /// Until when keys of which nothing is known may still be held from before the

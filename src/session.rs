@@ -76,9 +76,9 @@ pub(crate) enum DlmStage {
     Queued,
     /// Complete; the file of this identity is being read for it.
     AwaitsIdentity(Box<str>),
-    /// Judged; another loop owns its name and answers it.
-    AwaitsOwner {
-        /// Memory that the request takes there.
+    /// Judged; the answer comes from another loop, or waits until it is durable.
+    AwaitsAnswer {
+        /// Memory that the request takes at another loop.
         call_bytes: usize,
     },
 }
@@ -87,7 +87,7 @@ impl DlmExchange {
     /// Memory that the request takes until it is answered, wherever it is.
     pub(crate) fn held_bytes(&self) -> usize {
         let call_bytes = match &self.stage {
-            DlmStage::AwaitsOwner { call_bytes } => *call_bytes,
+            DlmStage::AwaitsAnswer { call_bytes } => *call_bytes,
             DlmStage::Receiving | DlmStage::Queued | DlmStage::AwaitsIdentity(_) => 0,
         };
         self.decoder.buffer_bytes() + call_bytes
@@ -108,10 +108,6 @@ impl LoopSet {
     /// Those of `loops` loops that are in the set.
     pub(crate) fn iter(self, loops: u16) -> impl Iterator<Item = u16> {
         (0..loops).filter(move |index| self.0 & 1 << (index % 64) != 0)
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
     }
 }
 
@@ -195,10 +191,10 @@ impl Session {
         exchange.is_some_and(|it| it.stage != DlmStage::Receiving)
     }
 
-    /// Whether the answer to a DLM connection's request comes from another loop.
-    pub(crate) fn awaits_owner(&self) -> bool {
+    /// Whether a DLM connection's request is judged, and its answer still to come.
+    pub(crate) fn awaits_answer(&self) -> bool {
         let exchange = self.dlm.as_ref();
-        exchange.is_some_and(|it| matches!(it.stage, DlmStage::AwaitsOwner { .. }))
+        exchange.is_some_and(|it| matches!(it.stage, DlmStage::AwaitsAnswer { .. }))
     }
 
     pub(crate) fn is_moving(&self) -> bool {
@@ -216,7 +212,6 @@ impl Session {
             assert!(has_request && !self.in_backlog, "what waits is a request");
         }
         if self.ends_awaited > 0 {
-            assert!(!self.forwarded_to.is_empty());
             let is_ending = matches!(self.phase, Phase::Finishing | Phase::Closing | Phase::Gone);
             assert!(is_ending, "only an end is awaited");
         }

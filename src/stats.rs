@@ -32,6 +32,8 @@ pub struct Counters {
     pub released_on_close: u64,
     /// Grants taken back because their session was gone before the reply left.
     pub lost_grants: u64,
+    /// Grants given up because what their reply told could not be made durable.
+    pub given_up: u64,
     /// DLM locks granted.
     pub dlm_granted: u64,
     /// DLM locks renewed by their holder.

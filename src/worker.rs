@@ -13,11 +13,14 @@
 //! 5. [`Worker::poll_dirty`], and for each session [`Worker::poll_action`] until it
 //!    says [`Action::Wait`];
 //! 6. wake the loops of [`Worker::poll_wakes`];
-//! 7. sleep until [`Worker::poll_timeout`] if [`Worker::try_sleep`] allows it, and say
+//! 7. ask the store for all that [`Worker::poll_ask`] says, and tell
+//!    [`Worker::handle_news`] what it has to tell at the start of a turn;
+//! 8. sleep until [`Worker::poll_timeout`] if [`Worker::try_sleep`] allows it, and say
 //!    [`Worker::handle_awake`] when that is over.
 
 mod deadlines;
 mod dlm;
+mod held;
 mod mesh;
 mod native;
 mod outbox;
@@ -28,6 +31,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::credentials::Credentials;
+use crate::durability::Durable;
 use crate::engine::time::Time;
 use crate::engine::{Engine, EngineLimits, Outbox as _, SessionEnd};
 use crate::ids::SessionId;
@@ -39,6 +43,7 @@ use crate::stats::SessionCounters;
 use deadlines::Deadlines;
 pub use dlm::DlmConfig;
 use dlm::DlmSide;
+use held::HeldReplies;
 pub use mesh::BATCHES_PER_TURN;
 use outbox::{BufferPool, SessionOutbox, mark_dirty};
 use rooms::{Rooms, Waiting};
@@ -88,6 +93,8 @@ pub struct WorkerConfig {
     /// The first token to give out, the same for all loops: they share the numbers from
     /// there on between them.
     pub first_token: u64,
+    /// What survives a restart; `None`: nothing does.
+    pub durable: Option<Durable>,
 }
 
 /// How the driver saw a session's peer go.
@@ -131,6 +138,8 @@ pub struct Worker {
     dlm: DlmSide,
     buffers: BufferPool,
     mesh: MeshPort,
+    /// Replies that wait until what they tell of survives a restart.
+    held: HeldReplies,
     rooms: Rooms,
     /// Those who found room in this turn; kept for its allocation.
     resumed: Vec<Waiting>,
@@ -146,18 +155,21 @@ impl Worker {
     /// A loop without sessions and locks, joined to the others by its port of
     /// [`crate::mesh::build`].
     pub fn new(config: WorkerConfig, mesh: MeshPort) -> Worker {
+        let max_held = config.engine.max_waiters as usize;
+        // No two loops give out the same token: one that is shown for the wrong key
+        // must not fit by chance.
+        let first_token = config.first_token + u64::from(config.loop_index);
+        let mut engine = Engine::new(config.engine, first_token, config.hash_seed)
+            .with_token_step(config.loops.into());
+        if let Some(durable) = &config.durable {
+            engine = engine.with_durability(durable, max_held);
+        }
         Worker {
             mesh,
+            engine,
+            held: HeldReplies::new(config.durable.as_ref(), max_held),
             rooms: Rooms::new(config.loops),
             resumed: Vec::new(),
-            // No two loops give out the same token: one that is shown for the wrong key
-            // must not fit by chance.
-            engine: Engine::new(
-                config.engine,
-                config.first_token + u64::from(config.loop_index),
-                config.hash_seed,
-            )
-            .with_token_step(config.loops.into()),
             sessions: Sessions::new(config.loop_index),
             dirty: VecDeque::new(),
             backlog: VecDeque::new(),
@@ -315,6 +327,7 @@ impl Worker {
         let (engine, mut out) = self.engine_and_outbox();
         engine.handle_timeouts(now, steps, &mut out);
         engine.take_work();
+        self.settle_held(now);
         for _ in 0..SESSION_ENDS_PER_TURN {
             if let Some(id) = self.stalls.pop_due(now, &self.sessions) {
                 self.counters.stalled += 1;
@@ -501,6 +514,7 @@ impl Worker {
     pub fn has_work(&self) -> bool {
         let is_due = |due: Time| due <= self.latest;
         self.engine.poll_timeout().is_some_and(is_due)
+            || self.held.has_settled()
             || self.dlm.has_large_request()
             || self.rooms.any_open()
             || !self.backlog.is_empty()
@@ -511,6 +525,7 @@ impl Worker {
     pub fn poll_timeout(&self) -> Option<Time> {
         [
             self.engine.poll_timeout(),
+            self.held.poll_timeout(),
             self.stalls.next(),
             self.lingers.next(),
             self.dlm_requests.next(),
@@ -573,6 +588,7 @@ impl Worker {
         self.mesh.invariants();
         self.rooms.invariants(self.sessions.iter());
         self.dlm.invariants(self.sessions.iter());
+        self.held.invariants();
         for session in self.sessions.iter() {
             session.invariants();
             let offers = session.output.len() > 0
@@ -663,6 +679,14 @@ impl Worker {
                 session.ends_awaited += 1;
             }
         }
+        if session.protocol == Protocol::Native && self.held.any_held() {
+            // What is held for it may be of this loop.
+            session.ends_awaited += 1;
+            self.hold_end(id);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
         if session.protocol == Protocol::Dlm {
             // A DLM connection has no part in the engine: its lock outlives it.
             return self.drop_exchange(id);
@@ -743,6 +767,8 @@ impl Worker {
                 sessions: &mut self.sessions,
                 dirty: &mut self.dirty,
                 buffers: &mut self.buffers,
+                held: &mut self.held,
+                now: self.latest,
             },
         )
     }

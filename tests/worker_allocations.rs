@@ -69,6 +69,7 @@ fn config(loop_index: u16) -> WorkerConfig {
         routing_seed: ROUTING_SEED,
         hash_seed: 9,
         first_token: 1,
+        durable: None,
     }
 }
 

@@ -165,5 +165,6 @@ fn config(soft_limit_bytes: usize) -> WorkerConfig {
         routing_seed: 7,
         hash_seed: 9,
         first_token: 100,
+        durable: None,
     }
 }

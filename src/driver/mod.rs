@@ -397,6 +397,7 @@ fn worker_config(
         routing_seed: 0,
         hash_seed: random_seed()?,
         first_token,
+        durable: None,
     })
 }
 

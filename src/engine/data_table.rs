@@ -62,7 +62,7 @@ impl DataTable {
     ) -> u32 {
         let record = DataRecord {
             key: Key::new(key),
-            owner: Box::new(DlmOwner::new(holder)),
+            owner: holder.into(),
             value,
             deadline: Time::ZERO,
             timer: TimerLinks::UNARMED,

@@ -7,6 +7,8 @@ use super::requests::ROOM_STEPS;
 use super::time::Time;
 use super::timer_wheel::{TimerId, TimerKind};
 use super::{Engine, Outbox};
+use crate::durability::Needs;
+use crate::ids::GrantRef;
 
 /// Who asks: an ID, and the identity it proved, if any. Both have to be the same
 /// for two requests to come from one holder.
@@ -23,6 +25,35 @@ pub struct DlmHolder<'a> {
 pub(super) struct DlmOwner {
     id: Box<str>,
     name: Option<Box<str>>,
+}
+
+/// What a request came to, and what that relies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DlmOutcome<T> {
+    /// What it came to: it is so already.
+    pub came_to: T,
+    /// What has to be durable before that is told.
+    pub needs: Needs,
+    /// The grant to give up if that fails ([`Engine::handle_failed_grant`]). A renewal is
+    /// only not told of then.
+    pub granted: Option<GrantRef>,
+}
+
+impl<T> DlmOutcome<T> {
+    fn new(came_to: T, needs: Needs) -> DlmOutcome<T> {
+        DlmOutcome {
+            came_to,
+            needs,
+            granted: None,
+        }
+    }
+}
+
+impl<T> From<T> for DlmOutcome<T> {
+    /// What may be told at once.
+    fn from(came_to: T) -> DlmOutcome<T> {
+        DlmOutcome::new(came_to, Needs::default())
+    }
 }
 
 /// What a Lock comes to.
@@ -101,12 +132,19 @@ impl DlmHolder<'_> {
     }
 }
 
-impl DlmOwner {
-    pub(super) fn new(holder: DlmHolder<'_>) -> DlmOwner {
-        DlmOwner {
+impl From<DlmHolder<'_>> for Box<DlmOwner> {
+    fn from(holder: DlmHolder<'_>) -> Box<DlmOwner> {
+        Box::new(DlmOwner {
             id: holder.id.into(),
             name: holder.name.map(Into::into),
-        }
+        })
+    }
+}
+
+impl DlmOwner {
+    /// ID and proved identity.
+    pub(super) fn parts(&self) -> (&str, Option<&str>) {
+        (&self.id, self.name.as_deref())
     }
 
     pub(super) fn is(&self, holder: DlmHolder<'_>) -> bool {
@@ -136,33 +174,50 @@ impl Engine {
         holder: DlmHolder<'_>,
         lease_ms: u64,
         out: &mut impl Outbox,
-    ) -> DlmLock {
+    ) -> DlmOutcome<DlmLock> {
         let hash = self.tables.locks.hash(key);
         if let Some(entry) = self.find_settled(now, hash, key, out) {
             if !self.is_dlm_held_by(entry, holder) {
-                return DlmLock::NotOwner;
+                return DlmLock::NotOwner.into();
+            }
+            if self.recorder.records(lease_ms) && self.recorder.is_full() {
+                return DlmLock::Overloaded.into();
             }
             self.counters.dlm_renewed += 1;
-            self.lengthen(now, entry, lease_ms);
-            return DlmLock::Locked;
+            return DlmOutcome::new(DlmLock::Locked, self.renew(now, entry, lease_ms));
         }
-        if self.drain.has_begun() {
-            return DlmLock::NotOwner;
+        if self.drain.has_begun() || self.is_in_grace(now) {
+            return DlmLock::NotOwner.into();
+        }
+        if self.recorder.records(lease_ms) && self.recorder.is_full() {
+            return DlmLock::Overloaded.into();
         }
         let side_bytes =
             |engine: &Engine| engine.tables.locks.sides.growth_bytes() + holder.owner_bytes();
         if !self.make_room_for_grant(now, (hash, key), side_bytes, out) {
-            return DlmLock::Overloaded;
+            return DlmLock::Overloaded.into();
         }
         let Some(token) = self.take_token() else {
-            return DlmLock::Overloaded;
+            return DlmLock::Overloaded.into();
         };
         let entry = self.tables.locks.insert(hash, key);
-        let owner = Box::new(DlmOwner::new(holder));
-        self.tables.locks.set_dlm_owner(entry, owner);
+        self.tables.locks.set_dlm_owner(entry, holder.into());
         self.start_grant(now, entry, Holder::Dlm, token, lease_ms);
         self.counters.dlm_granted += 1;
-        DlmLock::Locked
+        self.record(now, entry, lease_ms);
+        DlmOutcome {
+            granted: Some(GrantRef { entry, token }),
+            ..DlmOutcome::new(DlmLock::Locked, self.needs(entry, lease_ms))
+        }
+    }
+
+    /// The holder's lock becomes at least `lease_ms` from now. Returns what has to be
+    /// durable before the holder is told.
+    fn renew(&mut self, now: Time, entry: u32, lease_ms: u64) -> Needs {
+        if self.lengthen(now, entry, lease_ms) {
+            self.record(now, entry, lease_ms);
+        }
+        self.needs(entry, lease_ms)
     }
 
     /// Releases the holder's lock and grants the oldest native waiter. If the data
@@ -173,9 +228,9 @@ impl Engine {
         key: &[u8],
         holder: DlmHolder<'_>,
         out: &mut impl Outbox,
-    ) -> DlmUnlock {
+    ) -> DlmOutcome<DlmUnlock> {
         let hash = self.tables.locks.hash(key);
-        match self.find_settled(now, hash, key, out) {
+        let unlock = match self.find_settled(now, hash, key, out) {
             None => DlmUnlock::Absent,
             Some(entry) if self.is_dlm_held_by(entry, holder) => {
                 self.counters.dlm_released += 1;
@@ -183,8 +238,11 @@ impl Engine {
                 self.handle_dlm_erase(now, key, holder);
                 DlmUnlock::Unlocked
             }
-            Some(_) => DlmUnlock::NotOwner,
-        }
+            // Whose it was before the start is not known; here nobody has it.
+            Some(entry) if self.is_unknown(now, entry) => DlmUnlock::Absent,
+            Some(_) => return DlmUnlock::NotOwner.into(),
+        };
+        DlmOutcome::new(unlock, self.needs_of_free_key(key))
     }
 
     /// Whose the key is; changes nothing that time has not changed already.
@@ -197,6 +255,7 @@ impl Engine {
     ) -> DlmTest {
         let hash = self.tables.locks.hash(key);
         match self.find_settled(now, hash, key, out) {
+            None if self.is_in_grace(now) => DlmTest::NotOwner,
             None => DlmTest::Free,
             Some(entry) if self.is_dlm_held_by(entry, holder) => DlmTest::Own,
             Some(_) => DlmTest::NotOwner,
@@ -213,11 +272,15 @@ impl Engine {
         lease_ms: u64,
         value: Box<str>,
         out: &mut impl Outbox,
-    ) -> DlmPut {
+    ) -> DlmOutcome<DlmPut> {
         let hash = self.tables.data.hash(key);
         let found = self.find_live_data(now, (hash, key));
         if found.is_some_and(|record| !self.is_data_of(record, holder)) {
-            return DlmPut::NotOwner;
+            return DlmPut::NotOwner.into();
+        }
+        // Were the lock the holder's, it would take a record.
+        if self.recorder.records(lease_ms) && self.recorder.is_full() {
+            return DlmPut::Overloaded.into();
         }
         let has_room = |engine: &Engine| {
             let bytes = match found {
@@ -234,7 +297,7 @@ impl Engine {
             self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
         }
         if !has_room(self) {
-            return DlmPut::Overloaded;
+            return DlmPut::Overloaded.into();
         }
         let record = match found {
             Some(record) => {
@@ -253,9 +316,9 @@ impl Engine {
         if let Some(entry) = self.find_settled(now, lock_hash, key, out)
             && self.is_dlm_held_by(entry, holder)
         {
-            self.lengthen(now, entry, lease_ms);
+            return DlmOutcome::new(DlmPut::Done, self.renew(now, entry, lease_ms));
         }
-        DlmPut::Done
+        DlmPut::Done.into()
     }
 
     /// The holder's value.

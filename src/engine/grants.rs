@@ -8,7 +8,6 @@ use super::timer_wheel::{TimerId, TimerKind};
 use super::waiters::{self, Waiter};
 use super::{Engine, Outbox};
 use crate::ids::GrantRef;
-use crate::limits::TOKEN_END;
 use crate::protocol::{ErrorCode, Reply};
 
 /// How a queued acquire ends without a grant.
@@ -86,10 +85,10 @@ impl Engine {
         false
     }
 
-    /// The next fencing token; `None` when all have been used.
+    /// The next fencing token; `None` when all that are reserved have been used.
     pub(super) fn take_token(&mut self) -> Option<u64> {
         let token = self.next_token;
-        if token >= TOKEN_END {
+        if token >= self.token_mark {
             return None;
         }
         self.next_token += self.token_step;
@@ -108,6 +107,7 @@ impl Engine {
         let fields = &mut self.tables.locks.entries[entry];
         fields.token = token;
         fields.holder = holder;
+        fields.is_renewed = false;
         self.held += 1;
         self.set_deadline(entry, now.plus_millis(lease_ms));
     }
@@ -119,6 +119,12 @@ impl Engine {
         let timer = TimerId::new(TimerKind::Lease, entry);
         self.wheel
             .arm(&mut self.tables, timer, deadline.tick_ceil());
+    }
+
+    /// Disarms the timer of [`Engine::set_deadline`].
+    pub(super) fn disarm_lease(&mut self, entry: u32) {
+        let timer = TimerId::new(TimerKind::Lease, entry);
+        self.wheel.cancel(&mut self.tables, timer);
     }
 
     /// Adds the grant to the group whose grants end with their session.
@@ -204,13 +210,14 @@ impl Engine {
         };
         let waited_ms = now.millis_since_floor(waiter.arrival);
         let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
-        out.granted(waiter.session, waiter.owner, grant, waited_ms);
+        let needs = self.needs(waiter.entry, lease_ms);
+        out.granted(waiter.session, waiter.owner, grant, waited_ms, needs);
     }
 
     /// Whoever held the key holds it no more; its timer is disarmed.
     fn end_grant(&mut self, entry: u32) {
-        let timer = TimerId::new(TimerKind::Lease, entry);
-        self.wheel.cancel(&mut self.tables, timer);
+        self.disarm_lease(entry);
+        self.end_record(entry);
         let fields = &mut self.tables.locks.entries[entry];
         if fields.holder != Holder::Nobody {
             fields.holder = Holder::Nobody;

@@ -23,7 +23,7 @@ impl Engine {
         for (_, entry) in self.tables.locks.entries.iter() {
             if entry.holder == Holder::Nobody {
                 assert!(
-                    self.limits.expiry_grace_ms > 0,
+                    self.limits.expiry_grace_ms > 0 || entry.deadline == self.grace_end,
                     "only a grace holds a key for nobody"
                 );
             } else {
@@ -32,7 +32,7 @@ impl Engine {
             }
         }
         assert_eq!(self.held, held);
-        assert!(self.keys() <= self.limits.max_keys);
+        assert!(self.keys() <= self.limits.max_keys.max(self.restored));
         assert_eq!(
             self.wheel.len(),
             self.keys() + self.waiting() + self.data_slots(),

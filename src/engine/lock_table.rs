@@ -21,11 +21,11 @@ pub(super) struct LockTable {
 
 /// One key that is not free.
 ///
-/// Exactly a cache line; five bytes of it are unused, of which a journal will want four.
+/// Exactly a cache line; three bytes of it are unused.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Entry {
-    key: Key,
+    pub(super) key: Key,
     /// The fencing token of the latest grant.
     pub(super) token: u64,
     /// When the lease is over; with [`Holder::Nobody`], when the grace after it is.
@@ -34,6 +34,11 @@ pub(super) struct Entry {
     /// Index of the side record, [`NONE`] while the key needs none.
     pub(super) side: u32,
     pub(super) holder: Holder,
+    /// Its lease has a record of its own on disk, or is about to.
+    pub(super) is_recorded: bool,
+    /// A request has asked for more of the grant since it began: its holder may have
+    /// been told of it by another reply than the grant's.
+    pub(super) is_renewed: bool,
 }
 
 const _: () = assert!(PagedSlab::<Entry>::SLOT_BYTES == 64);
@@ -41,7 +46,8 @@ const _: () = assert!(PagedSlab::<Entry>::SLOT_BYTES == 64);
 /// Who holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody: the lease has expired and blocks the key for a while yet.
+    /// Nobody known: a lease that has expired, or one from before the start, blocks the
+    /// key for a while yet.
     Nobody,
     /// Whoever knows the token.
     Native,
@@ -125,6 +131,8 @@ impl LockTable {
             timer: TimerLinks::UNARMED,
             side: NONE,
             holder: Holder::Nobody,
+            is_recorded: false,
+            is_renewed: false,
         });
         self.index.insert(hash, entry);
         entry
@@ -218,6 +226,7 @@ impl LockTable {
                 assert!(!side.is_idle(), "a side record is there for a reason");
                 boxed_bytes += side.dlm_owner.as_ref().map_or(0, |o| o.memory_bytes());
             }
+            assert!(!entry.is_recorded || entry.holder == Holder::Dlm);
             assert_eq!(
                 side.is_some_and(|side| side.dlm_owner.is_some()),
                 entry.holder == Holder::Dlm,

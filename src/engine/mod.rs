@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `requests` | the native requests, each against the state of its key |
 //! | `dlm` | the same keys for DLM holders, and their data |
+//! | `records` | what a restart has to know: keys that may be held from before, leases recorded one by one |
 //! | `grants` | how a lease starts and ends, and how a key passes on |
 //! | `timeouts` | what happens by itself: timers, closed sessions, a drain |
 //! | `lock_table`, `waiters`, `sessions`, `data_table` | what is kept, per key, queued acquire, session, data slot |
@@ -26,6 +27,7 @@ mod key_index;
 mod list;
 mod lock_table;
 mod paged_slab;
+mod records;
 mod requests;
 mod sessions;
 pub mod time;
@@ -33,14 +35,18 @@ mod timeouts;
 mod timer_wheel;
 mod waiters;
 
-pub use dlm::{DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock};
+pub use dlm::{DlmErase, DlmGet, DlmHolder, DlmLock, DlmOutcome, DlmPut, DlmTest, DlmUnlock};
 
+use crate::durability::{Durable, Needs};
 use crate::ids::{GrantRef, SessionId};
+use crate::limits::TOKEN_END;
 use crate::protocol::{Reply, Request};
 use crate::stats::Counters;
 use data_table::DataTable;
+use key_index::KeyHash;
 use lock_table::LockTable;
-use paged_slab::{MAX_INDICES, PagedSlab};
+use paged_slab::{MAX_INDICES, NONE, PagedSlab};
+use records::Recorder;
 use sessions::Sessions;
 use time::Time;
 use timeouts::Drain;
@@ -54,8 +60,38 @@ pub trait Outbox {
 
     /// A native grant: an `A` reply, and the handle with which the grant is given
     /// back ([`Engine::handle_lost_grant`]) if no byte of the reply could be
-    /// submitted to the kernel before the session ended.
-    fn granted(&mut self, session: SessionId, owner: u64, grant: GrantRef, waited_ms: u32);
+    /// submitted to the kernel before the session ended. To be sent when `needs` is
+    /// met; if that fails, the grant is given up ([`Engine::handle_failed_grant`]).
+    fn granted(
+        &mut self,
+        session: SessionId,
+        owner: u64,
+        grant: GrantRef,
+        waited_ms: u32,
+        needs: Needs,
+    );
+
+    /// An extend's `X`, to be sent when `needs` is met. The lease ends at `deadline`.
+    fn extended(
+        &mut self,
+        session: SessionId,
+        owner: u64,
+        now: Time,
+        deadline: Time,
+        needs: Needs,
+    ) {
+        let _ = needs;
+        self.reply(session, extended_reply(owner, now, deadline));
+    }
+}
+
+/// The `X` of an extend, told at `now`, of a lease that ends at `deadline`.
+pub fn extended_reply(owner: u64, now: Time, deadline: Time) -> Reply {
+    let remaining_ms = deadline.millis_since_floor(now);
+    Reply::Extended {
+        owner,
+        remaining_ms: u32::try_from(remaining_ms).unwrap_or(u32::MAX),
+    }
 }
 
 /// Bounds of one loop's engine; each comes from a flag.
@@ -103,7 +139,14 @@ pub struct Engine {
     sessions: Sessions,
     next_token: u64,
     token_step: u64,
+    /// The first token that is not reserved on disk.
+    token_mark: u64,
+    /// Until when keys without an entry may still be held from before the start.
+    grace_end: Time,
+    recorder: Recorder,
     held: u32,
+    /// Leases that a start found recorded; these alone may be more than the limits.
+    restored: u32,
     drain: Drain,
     counters: Counters,
     /// Steps of work since the start, and how many of them were reported.
@@ -138,7 +181,11 @@ impl Engine {
             sessions: Sessions::new(),
             next_token: first_token.max(1),
             token_step: 1,
+            token_mark: TOKEN_END,
+            grace_end: Time::ZERO,
+            recorder: Recorder::off(),
             held: 0,
+            restored: 0,
             drain: Drain::No,
             counters: Counters::default(),
             work_done: 0,
@@ -153,6 +200,28 @@ impl Engine {
             token_step: step.max(1),
             ..self
         }
+    }
+
+    /// The same engine, whose state survives restarts: it starts with what is durable,
+    /// and records leases over the cap. At most `max_pending_records` keys have a record
+    /// that changes; JackrabbitDLM requests that would need more are refused.
+    pub fn with_durability(self, durable: &Durable, max_pending_records: usize) -> Engine {
+        Engine {
+            token_mark: durable.mark,
+            grace_end: durable.grace_end,
+            recorder: Recorder::new(durable.cap_ms, max_pending_records),
+            ..self
+        }
+    }
+
+    /// Tokens below `mark` may be given out.
+    pub fn handle_reserved(&mut self, mark: u64) {
+        self.token_mark = self.token_mark.max(mark);
+    }
+
+    /// The next token to be given out.
+    pub fn next_token(&self) -> u64 {
+        self.next_token
     }
 
     /// Judges one request that passed [`Request::check`]. Every request is answered
@@ -230,6 +299,12 @@ impl Engine {
     /// its session ended.
     pub fn handle_lost_grant(&mut self, now: Time, grant: GrantRef, out: &mut impl Outbox) {
         self.take_back(now, grant, out);
+    }
+
+    /// Gives a grant up whose reply will not be sent, because what it needs could not be
+    /// made durable. Unless its holder may have been told of it otherwise.
+    pub fn handle_failed_grant(&mut self, now: Time, grant: GrantRef, out: &mut impl Outbox) {
+        self.give_up(now, grant, out);
     }
 
     /// Ends leases and waits that are due, and goes on with work left over (grants

@@ -45,13 +45,16 @@ impl Engine {
         }
         let hash = self.tables.locks.hash(key);
         match self.find_settled(now, hash, key, out) {
-            None => self.acquire_free(now, caller, acquire, (hash, key), out),
-            Some(_) if acquire.wait_ms == 0 => {
+            None if !self.is_in_grace(now) => {
+                self.acquire_free(now, caller, acquire, (hash, key), out);
+            }
+            _ if acquire.wait_ms == 0 => {
                 self.counters.timed_out += 1;
                 let owner = acquire.owner;
                 out.reply(caller.session, Reply::TimedOut { owner });
             }
-            Some(entry) => self.enqueue(now, caller, acquire, entry, out),
+            None => self.enqueue_unknown(now, caller, acquire, (hash, key), out),
+            Some(entry) => self.enqueue(now, caller, acquire, entry, (hash, key), out),
         }
     }
 
@@ -93,22 +96,14 @@ impl Engine {
             return;
         };
         self.counters.extended += 1;
-        self.lengthen(now, entry, u64::from(lease_ms));
+        let lease_ms = u64::from(lease_ms);
+        self.lengthen(now, entry, lease_ms);
         let group = self.tables.locks.side(entry).map_or(NONE, |s| s.group);
         if group != NONE && self.sessions.groups[group].session != session {
             self.leave_group(entry);
         }
-        let remaining_ms = self.tables.locks.entries[entry]
-            .deadline
-            .millis_since_floor(now);
-        let remaining_ms = u32::try_from(remaining_ms).unwrap_or(u32::MAX);
-        out.reply(
-            session,
-            Reply::Extended {
-                owner,
-                remaining_ms,
-            },
-        );
+        let deadline = self.tables.locks.entries[entry].deadline;
+        out.extended(session, owner, now, deadline, self.needs(entry, lease_ms));
     }
 
     pub(super) fn cancel(
@@ -122,7 +117,11 @@ impl Engine {
     ) {
         let hash = self.tables.locks.hash(key);
         let cancelled = match self.find_settled(now, hash, key, out) {
-            Some(entry) => self.cancel_oldest(now, session, entry, target, out),
+            Some(entry) => {
+                let cancelled = self.cancel_oldest(now, session, entry, target, out);
+                self.drop_unknown(now, entry);
+                cancelled
+            }
             None => false,
         };
         out.reply(session, Reply::CancelDone { owner, cancelled });
@@ -138,12 +137,15 @@ impl Engine {
     ) {
         let hash = self.tables.locks.hash(key);
         let reply = match self.find_settled(now, hash, key, out) {
-            None => Reply::State {
-                owner,
-                held: false,
-                remaining_ms: 0,
-                waiters: 0,
-            },
+            None => {
+                let grace_left_ms = self.grace_end.millis_since_ceil(now);
+                Reply::State {
+                    owner,
+                    held: grace_left_ms > 0,
+                    remaining_ms: u32::try_from(grace_left_ms).unwrap_or(u32::MAX),
+                    waiters: 0,
+                }
+            }
             Some(entry) => {
                 self.end_overdue_waits(now, entry, out);
                 let deadline = self.tables.locks.entries[entry].deadline;
@@ -171,14 +173,18 @@ impl Engine {
         self.settle(now, entry, out).then_some(entry)
     }
 
-    /// The deadline becomes the later of what it is and now + lease.
-    pub(super) fn lengthen(&mut self, now: Time, entry: u32, lease_ms: u64) {
+    /// The deadline becomes the later of what it is and now + lease. Returns whether
+    /// that moved it.
+    pub(super) fn lengthen(&mut self, now: Time, entry: u32, lease_ms: u64) -> bool {
         let deadline = now.plus_millis(lease_ms);
-        if deadline > self.tables.locks.entries[entry].deadline {
-            let timer = TimerId::new(TimerKind::Lease, entry);
-            self.wheel.cancel(&mut self.tables, timer);
+        let fields = &mut self.tables.locks.entries[entry];
+        fields.is_renewed = true;
+        let moves = deadline > fields.deadline;
+        if moves {
+            self.disarm_lease(entry);
             self.set_deadline(entry, deadline);
         }
+        moves
     }
 
     /// Whether a free key may be granted, after due timers made room if it came to that.
@@ -231,7 +237,34 @@ impl Engine {
         let lease_ms = u64::from(acquire.lease_ms);
         self.start_grant(now, entry, Holder::Native, token, lease_ms);
         self.counters.granted += 1;
-        out.granted(caller.session, acquire.owner, GrantRef { entry, token }, 0);
+        let grant = GrantRef { entry, token };
+        let needs = self.needs(entry, lease_ms);
+        out.granted(caller.session, acquire.owner, grant, 0, needs);
+    }
+
+    /// Queues an acquire on a key without an entry that may be held from before the start.
+    fn enqueue_unknown(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        acquire: Acquire,
+        (hash, key): (KeyHash, &[u8]),
+        out: &mut impl Outbox,
+    ) {
+        if self.is_session_full(caller.session) || self.is_server_full() {
+            self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
+        }
+        if self.is_session_full(caller.session) {
+            self.end_overdue_waits_of_session(now, caller.session, out);
+        }
+        // A queue that takes nobody says so first: that is worth no entry.
+        let is_refused_anyway = self.is_session_full(caller.session) || self.is_server_full();
+        if is_refused_anyway || self.make_room_for_grant(now, (hash, key), |_| 0, out) {
+            let entry = self.insert_unknown((hash, key));
+            self.enqueue(now, caller, acquire, entry, (hash, key), out);
+        } else {
+            self.refuse(caller, acquire, ErrorCode::Overloaded, out);
+        }
     }
 
     fn enqueue(
@@ -240,15 +273,34 @@ impl Engine {
         caller: Caller,
         acquire: Acquire,
         entry: u32,
+        (hash, key): (KeyHash, &[u8]),
         out: &mut impl Outbox,
     ) {
+        let mut entry = entry;
         if self.is_session_full(caller.session)
             || self.is_server_full()
             || !self.has_memory_for_wait(caller, entry)
         {
-            // The entry outlives this: its deadline is later than now.
             self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
+            // The entry has outlived this, since its deadline is later than now, unless
+            // it was only there for a waiter whose time was over.
+            entry = match self.tables.locks.find(hash, key) {
+                Some(entry) => entry,
+                None => self.insert_unknown((hash, key)),
+            };
         }
+        self.try_enqueue(now, caller, acquire, entry, out);
+        self.drop_unknown(now, entry);
+    }
+
+    fn try_enqueue(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        acquire: Acquire,
+        entry: u32,
+        out: &mut impl Outbox,
+    ) {
         if self.is_session_full(caller.session) {
             self.end_overdue_waits_of_session(now, caller.session, out);
         }

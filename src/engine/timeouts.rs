@@ -2,9 +2,11 @@
 //! All of it in steps, so that no turn of the loop gets long.
 
 use super::grants::WaitEnd;
+use super::lock_table::Holder;
 use super::paged_slab::NONE;
 use super::time::Time;
 use super::timer_wheel::{TimerId, TimerKind};
+use super::waiters::Waiter;
 use super::{Engine, Outbox, SessionEnd};
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::Reply;
@@ -80,7 +82,8 @@ impl Engine {
             self.work_done += 1;
             let waiter = next;
             next = self.tables.waiters[waiter].session_links.next;
-            let owner = self.take_waiter(waiter).owner;
+            let Waiter { owner, entry, .. } = self.take_waiter(waiter);
+            self.drop_unknown(now, entry);
             self.counters.gone += 1;
             if end == SessionEnd::Orderly {
                 out.reply(session, Reply::TimedOut { owner });
@@ -97,6 +100,25 @@ impl Engine {
         };
         if is_held(self) && self.settle(now, grant.entry, out) && is_held(self) {
             self.counters.lost_grants += 1;
+            self.hand_over(now, grant.entry, out);
+        }
+    }
+
+    pub(super) fn give_up(&mut self, now: Time, grant: GrantRef, out: &mut impl Outbox) {
+        let is_held = |engine: &Engine| {
+            engine
+                .tables
+                .locks
+                .entries
+                .get(grant.entry)
+                .is_some_and(|entry| {
+                    entry.token == grant.token
+                        && entry.holder != Holder::Nobody
+                        && !entry.is_renewed
+                })
+        };
+        if is_held(self) && self.settle(now, grant.entry, out) && is_held(self) {
+            self.counters.given_up += 1;
             self.hand_over(now, grant.entry, out);
         }
     }
@@ -125,7 +147,11 @@ impl Engine {
             TimerKind::Lease => {
                 self.settle(now, timer.index(), out);
             }
-            TimerKind::Wait => self.end_wait(timer.index(), WaitEnd::TimedOut, out),
+            TimerKind::Wait => {
+                let entry = self.tables.waiters[timer.index()].entry;
+                self.end_wait(timer.index(), WaitEnd::TimedOut, out);
+                self.drop_unknown(now, entry);
+            }
             TimerKind::Data => self.remove_data(timer.index()),
         }
     }

@@ -6,11 +6,12 @@ use crate::dlm::{
     Decoder, DlmLimits, DlmReply, DlmRequest, Identity, IdentityCache, Operation, ParsedRequest,
     Progress, Status, Verdict,
 };
+use crate::durability::Needs;
 use crate::engine::time::Time;
 use crate::engine::{
-    DlmErase, DlmGet, DlmHolder, DlmLock, DlmPut, DlmTest, DlmUnlock, Engine, Outbox,
+    DlmErase, DlmGet, DlmHolder, DlmLock, DlmOutcome, DlmPut, DlmTest, DlmUnlock, Engine, Outbox,
 };
-use crate::ids::SessionId;
+use crate::ids::{GrantRef, SessionId};
 use crate::mesh::DlmCall;
 use crate::session::{DlmExchange, DlmStage, Phase, Protocol, Session, Sessions};
 use std::collections::VecDeque;
@@ -288,24 +289,36 @@ impl Worker {
         };
         let (engine, mut out) = self.engine_and_outbox();
         let key = request.file_name.as_bytes();
-        let reply = carry_out(engine, &mut out, key, holder, request.operation, now);
-        self.answer(id, &reply);
+        let carried = carry_out(engine, &mut out, key, holder, request.operation, now);
+        if self.are_met(&carried, now) {
+            return self.answer(id, &carried.reply);
+        }
+        let carried = carried.into_owned();
+        self.await_answer(id, 0);
+        self.hold_dlm(id, carried);
     }
 
     fn hand_to_owner(&mut self, id: SessionId, call: Box<DlmCall>) {
-        let call_bytes = call.memory_bytes();
+        self.await_answer(id, call.memory_bytes());
+        self.forward_dlm(call);
+    }
+
+    fn await_answer(&mut self, id: SessionId, call_bytes: usize) {
         if let Some(session) = self.sessions.get_mut(id) {
             // It has come in time, whenever its answer does.
             session.give_up_at = None;
         }
-        exchange_stage(&mut self.sessions, id, DlmStage::AwaitsOwner { call_bytes });
+        exchange_stage(
+            &mut self.sessions,
+            id,
+            DlmStage::AwaitsAnswer { call_bytes },
+        );
         self.dlm.receiving_bytes += call_bytes;
-        self.forward_dlm(call);
     }
 
-    /// Whether the answer to a connection's request comes from another loop.
-    pub(super) fn awaits_owner(&self, id: SessionId) -> bool {
-        self.sessions.get(id).is_some_and(Session::awaits_owner)
+    /// Whether a connection's request is judged, and its answer still to come.
+    pub(super) fn awaits_answer(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(Session::awaits_answer)
     }
 
     /// Answers and begins to close.
@@ -336,6 +349,38 @@ impl Worker {
     }
 }
 
+/// What a request came to at the owner of its name.
+#[derive(Debug)]
+pub(super) struct Carried<'a> {
+    pub(super) reply: DlmReply<'a>,
+    /// What has to be durable before that is told.
+    pub(super) needs: Needs,
+    /// The grant to give up if that fails.
+    pub(super) granted: Option<GrantRef>,
+    /// It ends a lock: then it cannot fail.
+    pub(super) is_release: bool,
+}
+
+impl<'a> Carried<'a> {
+    fn new<T>(outcome: DlmOutcome<T>, reply: impl FnOnce(T) -> DlmReply<'a>) -> Carried<'a> {
+        Carried {
+            reply: reply(outcome.came_to),
+            needs: outcome.needs,
+            granted: outcome.granted,
+            is_release: false,
+        }
+    }
+
+    pub(super) fn into_owned(self) -> Carried<'static> {
+        Carried {
+            reply: self.reply.into_owned(),
+            needs: self.needs,
+            granted: self.granted,
+            is_release: self.is_release,
+        }
+    }
+}
+
 /// Does at the owner of `key` what a request asks there. Not for Version.
 pub(super) fn carry_out<'a>(
     engine: &mut Engine,
@@ -344,45 +389,64 @@ pub(super) fn carry_out<'a>(
     holder: DlmHolder<'a>,
     operation: Operation<'_>,
     now: Time,
-) -> DlmReply<'a> {
+) -> Carried<'a> {
     let own = |status| DlmReply::with_id(status, holder.id);
     let bare = DlmReply::bare;
     match operation {
-        Operation::Lock { ttl_ms } => match engine.handle_dlm_lock(now, key, holder, ttl_ms, out) {
-            DlmLock::Locked => own(Status::Locked),
-            DlmLock::NotOwner => bare(Status::NotOwner),
-            DlmLock::Overloaded => bare(Status::No),
-        },
-        Operation::Unlock => match engine.handle_dlm_unlock(now, key, holder, out) {
-            DlmUnlock::Unlocked => own(Status::Unlocked),
-            DlmUnlock::Absent => bare(Status::Unlocked),
-            DlmUnlock::NotOwner => bare(Status::NotOwner),
-        },
-        Operation::TestLock => match engine.handle_dlm_test(now, key, holder, out) {
-            DlmTest::Free => bare(Status::Unlocked),
-            DlmTest::Own => own(Status::Locked),
-            DlmTest::NotOwner => bare(Status::NotOwner),
-        },
+        Operation::Lock { ttl_ms } => {
+            let outcome = engine.handle_dlm_lock(now, key, holder, ttl_ms, out);
+            Carried::new(outcome, |lock| match lock {
+                DlmLock::Locked => own(Status::Locked),
+                DlmLock::NotOwner => bare(Status::NotOwner),
+                DlmLock::Overloaded => bare(Status::No),
+            })
+        }
+        Operation::Unlock => {
+            let outcome = engine.handle_dlm_unlock(now, key, holder, out);
+            Carried {
+                is_release: true,
+                ..Carried::new(outcome, |unlock| match unlock {
+                    DlmUnlock::Unlocked => own(Status::Unlocked),
+                    DlmUnlock::Absent => bare(Status::Unlocked),
+                    DlmUnlock::NotOwner => bare(Status::NotOwner),
+                })
+            }
+        }
         Operation::Put { ttl_ms, data_store } => {
             let value = data_store.into_owned().into_boxed_str();
-            match engine.handle_dlm_put(now, key, holder, ttl_ms, value, out) {
+            let outcome = engine.handle_dlm_put(now, key, holder, ttl_ms, value, out);
+            Carried::new(outcome, |put| match put {
                 DlmPut::Done => own(Status::Done),
                 DlmPut::NotOwner => bare(Status::NotOwner),
                 DlmPut::Overloaded => bare(Status::No),
-            }
+            })
         }
-        Operation::Get => match engine.handle_dlm_get(now, key, holder, out) {
-            DlmGet::Done(data) => DlmReply::with_data(holder.id, data.to_owned()),
-            DlmGet::NoData => own(Status::NoData),
-            DlmGet::NotFound => bare(Status::NotFound),
-            DlmGet::NotOwner => bare(Status::NotOwner),
-        },
-        Operation::Erase => match engine.handle_dlm_erase(now, key, holder) {
-            DlmErase::Done => own(Status::Done),
-            DlmErase::NotFound => bare(Status::NotFound),
-            DlmErase::NotOwner => bare(Status::NotOwner),
-        },
-        Operation::Version => DlmReply::version(),
+        Operation::TestLock => {
+            let test = engine.handle_dlm_test(now, key, holder, out);
+            Carried::new(test.into(), |test| match test {
+                DlmTest::Free => bare(Status::Unlocked),
+                DlmTest::Own => own(Status::Locked),
+                DlmTest::NotOwner => bare(Status::NotOwner),
+            })
+        }
+        Operation::Get => {
+            let get = engine.handle_dlm_get(now, key, holder, out);
+            Carried::new(get.into(), |get| match get {
+                DlmGet::Done(data) => DlmReply::with_data(holder.id, data.to_owned()),
+                DlmGet::NoData => own(Status::NoData),
+                DlmGet::NotFound => bare(Status::NotFound),
+                DlmGet::NotOwner => bare(Status::NotOwner),
+            })
+        }
+        Operation::Erase => {
+            let erase = engine.handle_dlm_erase(now, key, holder);
+            Carried::new(erase.into(), |erase| match erase {
+                DlmErase::Done => own(Status::Done),
+                DlmErase::NotFound => bare(Status::NotFound),
+                DlmErase::NotOwner => bare(Status::NotOwner),
+            })
+        }
+        Operation::Version => Carried::new(().into(), |()| DlmReply::version()),
     }
 }
 

@@ -1,13 +1,14 @@
 //! The other loops' side of a worker: what they send is judged, what waits for room
 //! on the way to them goes on when there is some, sessions move there.
 
+use super::dlm::carry_out;
 use super::outbox::mark_dirty;
 use super::rooms::Waiting;
 use super::{Worker, list_backlogged};
 use crate::engine::time::Time;
 use crate::engine::{Caller, DlmHolder, Outbox as _, SessionEnd};
 use crate::ids::SessionId;
-use crate::mesh::{DlmAnswer, DlmCall, MeshCounters, Message};
+use crate::mesh::{DlmCall, MeshCounters, Message};
 use crate::partition;
 use crate::protocol::Request;
 use crate::session::{Phase, Protocol, Share};
@@ -255,7 +256,11 @@ impl Worker {
                 let (engine, mut out) = self.engine_and_outbox();
                 engine.handle_session_end(now, *session, end, &mut out);
                 self.note_work();
-                self.mesh.outbound.session_ended(*session);
+                if self.held.any_held() {
+                    self.hold_end(*session);
+                } else {
+                    self.mesh.outbound.session_ended(*session);
+                }
             }
             Message::SessionEnded { session } => self.end_told(*session),
             Message::LostGrant(grant) => {
@@ -277,23 +282,17 @@ impl Worker {
                 };
                 let operation = std::mem::replace(operation, crate::dlm::Operation::Version);
                 let (engine, mut out) = self.engine_and_outbox();
-                let reply = super::dlm::carry_out(
-                    engine,
-                    &mut out,
-                    file_name.as_bytes(),
-                    holder,
-                    operation,
-                    now,
-                )
-                .into_owned();
+                let key = file_name.as_bytes();
+                let carried = carry_out(engine, &mut out, key, holder, operation, now).into_owned();
                 self.note_work();
-                let session = *session;
-                self.mesh
-                    .outbound
-                    .dlm_reply(Box::new(DlmAnswer { session, reply }));
+                if self.are_met(&carried, now) {
+                    self.tell_dlm(*session, carried.reply);
+                } else {
+                    self.hold_dlm(*session, carried);
+                }
             }
             Message::DlmReply(answer) => {
-                if self.awaits_owner(answer.session) {
+                if self.awaits_answer(answer.session) {
                     self.answer(answer.session, &answer.reply);
                 }
             }
@@ -301,7 +300,7 @@ impl Worker {
     }
 
     /// One of the loops that requests of a session went to has nothing more for it.
-    fn end_told(&mut self, id: SessionId) {
+    pub(super) fn end_told(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };

@@ -3,7 +3,10 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::Outbox;
+use super::held::{HeldReplies, HeldReply};
+use crate::durability::Needs;
+use crate::engine::time::Time;
+use crate::engine::{Outbox, extended_reply};
 use crate::ids::{GrantRef, SessionId};
 use crate::mesh::Outbound;
 use crate::protocol::Reply;
@@ -16,6 +19,8 @@ pub(super) struct SessionOutbox<'a> {
     pub(super) sessions: &'a mut Sessions,
     pub(super) dirty: &'a mut VecDeque<SessionId>,
     pub(super) buffers: &'a mut BufferPool,
+    pub(super) held: &'a mut HeldReplies,
+    pub(super) now: Time,
 }
 
 impl SessionOutbox<'_> {
@@ -59,6 +64,25 @@ impl SessionOutbox<'_> {
     }
 }
 
+impl SessionOutbox<'_> {
+    /// Tells of a grant of this loop's that may be told. `false`: nobody will hear of it.
+    #[inline]
+    pub(super) fn tell_grant(
+        &mut self,
+        session: SessionId,
+        owner: u64,
+        grant: GrantRef,
+        waited_ms: u32,
+    ) -> bool {
+        if session.loop_index() == self.loop_index {
+            self.append_grant(session, owner, (self.loop_index, grant), waited_ms)
+        } else {
+            self.mesh.granted(session, owner, grant, waited_ms);
+            true
+        }
+    }
+}
+
 impl Outbox for SessionOutbox<'_> {
     #[inline]
     fn reply(&mut self, session: SessionId, reply: Reply) {
@@ -70,12 +94,46 @@ impl Outbox for SessionOutbox<'_> {
     }
 
     #[inline]
-    fn granted(&mut self, session: SessionId, owner: u64, grant: GrantRef, waited_ms: u32) {
-        if session.loop_index() == self.loop_index {
+    fn granted(
+        &mut self,
+        session: SessionId,
+        owner: u64,
+        grant: GrantRef,
+        waited_ms: u32,
+        needs: Needs,
+    ) {
+        if self.held.are_met(needs, self.now) {
             // A session of this loop leaves the engine before it is gone.
-            self.append_grant(session, owner, (self.loop_index, grant), waited_ms);
+            self.tell_grant(session, owner, grant, waited_ms);
         } else {
-            self.mesh.granted(session, owner, grant, waited_ms);
+            let reply = HeldReply::Granted {
+                session,
+                owner,
+                grant,
+                waited_ms,
+            };
+            self.held.hold(needs, reply);
+        }
+    }
+
+    #[inline]
+    fn extended(
+        &mut self,
+        session: SessionId,
+        owner: u64,
+        now: Time,
+        deadline: Time,
+        needs: Needs,
+    ) {
+        if self.held.are_met(needs, now) {
+            self.reply(session, extended_reply(owner, now, deadline));
+        } else {
+            let reply = HeldReply::Extended {
+                session,
+                owner,
+                deadline,
+            };
+            self.held.hold(needs, reply);
         }
     }
 }

@@ -48,6 +48,7 @@ fn config() -> WorkerConfig {
         routing_seed: 7,
         hash_seed: 9,
         first_token: 100,
+        durable: None,
     }
 }
 

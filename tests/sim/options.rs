@@ -232,6 +232,7 @@ impl Options {
             routing_seed: self.routing_seed,
             hash_seed: self.hash_seed,
             first_token: 1_000,
+            durable: None,
         }
     }
 }

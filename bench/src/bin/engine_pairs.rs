@@ -8,6 +8,7 @@
 //! pairs and divide the difference by theirs times 1.1 (a tenth is run first, to
 //! warm up).
 
+use leasehold::durability::Needs;
 use leasehold::engine::time::Time;
 use leasehold::engine::{Caller, Engine, EngineLimits, Outbox};
 use leasehold::ids::{GrantRef, SessionId};
@@ -111,7 +112,7 @@ impl Outbox for Answers {
         self.released += 1;
     }
 
-    fn granted(&mut self, _: SessionId, _: u64, grant: GrantRef, _: u32) {
+    fn granted(&mut self, _: SessionId, _: u64, grant: GrantRef, _: u32, _: Needs) {
         self.token = grant.token;
         self.granted += 1;
     }

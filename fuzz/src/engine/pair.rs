@@ -6,6 +6,7 @@ mod model;
 use super::time::{NANOS_PER_MS, Time};
 use super::{EngineLimits, SessionEnd};
 use crate::source::Source;
+use leasehold::durability::Needs;
 use leasehold::engine::{Caller, DlmHolder, Engine, Outbox};
 use leasehold::ids::{GrantRef, SessionId};
 use leasehold::protocol::{ErrorCode, Reply, Request};
@@ -62,7 +63,7 @@ impl Outbox for Recorder {
         self.events.push(told(to, reply));
     }
 
-    fn granted(&mut self, to: SessionId, owner: u64, grant: GrantRef, waited_ms: u32) {
+    fn granted(&mut self, to: SessionId, owner: u64, grant: GrantRef, waited_ms: u32, _: Needs) {
         self.grants.push(grant);
         self.events.push(granted(to, owner, grant.token, waited_ms));
     }
@@ -281,15 +282,19 @@ impl Pair {
         let (engine, out, model) = (&mut self.engine, &mut self.recorder, &mut self.model);
         match what {
             0 => assert_eq!(
-                engine.handle_dlm_lock(now, bytes, holder, lease_ms, out),
+                engine
+                    .handle_dlm_lock(now, bytes, holder, lease_ms, out)
+                    .came_to,
                 model.dlm_lock(now, key, of_model, lease_ms)
             ),
             1 => assert_eq!(
-                engine.handle_dlm_unlock(now, bytes, holder, out),
+                engine.handle_dlm_unlock(now, bytes, holder, out).came_to,
                 model.dlm_unlock(now, key, of_model)
             ),
             2 => assert_eq!(
-                engine.handle_dlm_put(now, bytes, holder, lease_ms, value.into(), out),
+                engine
+                    .handle_dlm_put(now, bytes, holder, lease_ms, value.into(), out)
+                    .came_to,
                 model.dlm_put(now, key, of_model, lease_ms, value)
             ),
             3 => assert_eq!(

@@ -25,14 +25,18 @@ impl Rig {
         let (now, out) = (self.now, &mut self.recorder);
         let answer = self
             .engine
-            .handle_dlm_lock(now, b"k", holder, lease_ms, out);
+            .handle_dlm_lock(now, b"k", holder, lease_ms, out)
+            .came_to;
         self.engine.invariants();
         answer
     }
 
     fn unlock(&mut self, holder: DlmHolder<'_>) -> DlmUnlock {
         let (now, out) = (self.now, &mut self.recorder);
-        let answer = self.engine.handle_dlm_unlock(now, b"k", holder, out);
+        let answer = self
+            .engine
+            .handle_dlm_unlock(now, b"k", holder, out)
+            .came_to;
         self.engine.invariants();
         answer
     }
@@ -49,7 +53,8 @@ impl Rig {
         let value = value.into();
         let answer = self
             .engine
-            .handle_dlm_put(now, b"k", holder, lease_ms, value, out);
+            .handle_dlm_put(now, b"k", holder, lease_ms, value, out)
+            .came_to;
         self.engine.invariants();
         answer
     }
@@ -382,6 +387,7 @@ fn put_on_another_key(rig: &mut Rig, value: &str) -> DlmPut {
     let value = value.into();
     rig.engine
         .handle_dlm_put(now, b"other", B, LEASE_MS, value, out)
+        .came_to
 }
 
 #[test]

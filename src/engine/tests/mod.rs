@@ -11,6 +11,7 @@ mod scenarios;
 
 use super::time::Time;
 use super::{Caller, DlmHolder, DlmLock, Engine, EngineLimits, Outbox, SessionEnd};
+use crate::durability::Needs;
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::{ErrorCode, Reply, Request};
 
@@ -33,6 +34,8 @@ enum Event {
 struct Recorder {
     events: Vec<Event>,
     grants: Vec<GrantRef>,
+    /// What each grant needs before it is told.
+    needs: Vec<Needs>,
 }
 
 impl Outbox for Recorder {
@@ -40,7 +43,15 @@ impl Outbox for Recorder {
         self.events.push(Event::Told { to, reply });
     }
 
-    fn granted(&mut self, to: SessionId, owner: u64, grant: GrantRef, waited_ms: u32) {
+    fn granted(
+        &mut self,
+        to: SessionId,
+        owner: u64,
+        grant: GrantRef,
+        waited_ms: u32,
+        needs: Needs,
+    ) {
+        self.needs.push(needs);
         let token = grant.token;
         self.grants.push(grant);
         self.events.push(Event::Granted {
@@ -57,7 +68,7 @@ struct Nowhere;
 
 impl Outbox for Nowhere {
     fn reply(&mut self, _: SessionId, _: Reply) {}
-    fn granted(&mut self, _: SessionId, _: u64, _: GrantRef, _: u32) {}
+    fn granted(&mut self, _: SessionId, _: u64, _: GrantRef, _: u32, _: Needs) {}
 }
 
 /// The first token of every engine under test.
@@ -212,13 +223,15 @@ impl Rig {
 
     fn dlm_lock(&mut self, key: &str, id: &str, lease_ms: u64) -> DlmLock {
         let holder = DlmHolder { id, name: None };
-        self.engine.handle_dlm_lock(
-            self.now,
-            key.as_bytes(),
-            holder,
-            lease_ms,
-            &mut self.recorder,
-        )
+        self.engine
+            .handle_dlm_lock(
+                self.now,
+                key.as_bytes(),
+                holder,
+                lease_ms,
+                &mut self.recorder,
+            )
+            .came_to
     }
 
     fn came_out(&mut self) -> Vec<Event> {
