@@ -11,6 +11,8 @@ passed=0
 failed=0
 work=$(mktemp -d)
 server_pid=
+# README's servers keep their state here, not where the machine's would.
+export STATE_DIRECTORY=$work/state
 
 clean_up() {
     [ -z "$server_pid" ] || kill -KILL "$server_pid" 2>/dev/null || true

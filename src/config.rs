@@ -6,6 +6,7 @@
 pub mod cores;
 mod memory;
 pub mod parse;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use crate::engine::EngineLimits;
 use crate::limits::{self, MAX_LEASE_MS, MAX_LOOPS};
 use crate::protocol::RequestLimits;
 use parse::BareUnit::{Milliseconds, Seconds};
+pub use state::{Grace, StateConfig, StateDirectory};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,6 +32,8 @@ pub struct Config {
     pub loops: LoopConfig,
     /// What the whole server, a key and a session may take.
     pub limits: LimitConfig,
+    /// What survives a restart.
+    pub state: StateConfig,
     /// Who may connect.
     pub access: AccessConfig,
     /// Bounds of every connection.
@@ -66,6 +70,8 @@ pub struct ServeArgs {
     loops: LoopConfig,
     #[command(flatten, next_help_heading = "Limits")]
     limits: LimitConfig,
+    #[command(flatten, next_help_heading = "Restarts")]
+    state: StateConfig,
     #[command(flatten, next_help_heading = "Access")]
     access: AccessConfig,
     #[command(flatten, next_help_heading = "Connections")]
@@ -146,17 +152,6 @@ pub struct LoopConfig {
     )]
     pub admin: Unserved,
 
-    /// Directory of what survives a restart; this version keeps nothing, so only
-    /// none is possible
-    #[arg(
-        long = "state-dir",
-        env = "LEASEHOLD_STATE_DIR",
-        value_name = "DIRECTORY",
-        default_value = "none",
-        value_parser = |text: &str| only(text, "none", Unserved::State)
-    )]
-    pub state: Unserved,
-
     /// How long a drain waits until nothing is held any more, in seconds
     #[arg(
         long = "drain-seconds",
@@ -173,8 +168,6 @@ pub struct LoopConfig {
 pub enum Unserved {
     /// Metrics and health.
     Admin,
-    /// State that survives a restart.
-    State,
 }
 
 /// How the loops talk to the kernel.
@@ -549,6 +542,7 @@ impl ServeArgs {
             listen: listen_addresses(self.listen)?,
             loops: self.loops,
             limits: self.limits,
+            state: self.state,
             access: self.access,
             connection: self.connection,
             dlm: self.dlm,

@@ -20,7 +20,7 @@ fn config(flags: &str) -> Result<Config, String> {
         .map_err(|error| error.to_string())
 }
 
-fn accepted(flags: &str) -> Config {
+pub(super) fn accepted(flags: &str) -> Config {
     config(flags).unwrap_or_else(|error| panic!("{flags:?} was refused: {error}"))
 }
 
@@ -40,7 +40,6 @@ fn defaults_are_those_of_the_limits() {
             spin_us: 0,
             busy_poll_us: 0,
             admin: Unserved::Admin,
-            state: Unserved::State,
             drain_ms: 5_000,
         }
     );
@@ -57,6 +56,13 @@ fn defaults_are_those_of_the_limits() {
             max_lease_ms: limits::DEFAULT_MAX_LEASE_MS,
             max_wait_ms: limits::DEFAULT_MAX_LEASE_MS,
             expiry_grace_ms: 0,
+        }
+    );
+    assert_eq!(
+        config.state,
+        StateConfig {
+            directory: None,
+            grace: Grace::Wait
         }
     );
     assert_eq!(
@@ -102,7 +108,7 @@ fn defaults_are_those_of_the_limits() {
 #[test]
 fn every_flag_reaches_its_setting() {
     let given = accepted(
-        "--listen 127.0.0.1:0 --listen unix:/run/l.sock,[::1]:7 --io epoll --shards 3 --pin 4,2-3 --spin-us 31 --busy-poll-us 32 --admin-listen off --state-dir none \
+        "--listen 127.0.0.1:0 --listen unix:/run/l.sock,[::1]:7 --io epoll --shards 3 --pin 4,2-3 --spin-us 31 --busy-poll-us 32 --admin-listen off --state-dir /s --grace skip \
          --drain-seconds 250ms --max-key-bytes 1KiB --max-keys 11 --max-memory 1GiB \
          --max-waiters-per-key 12 --max-waiters 13 --max-session-waiters 14 \
          --max-connections 15 --max-lease 3m --max-wait 0 --expiry-grace-ms 16 \
@@ -127,7 +133,6 @@ fn every_flag_reaches_its_setting() {
                 spin_us: 31,
                 busy_poll_us: 32,
                 admin: Unserved::Admin,
-                state: Unserved::State,
                 drain_ms: 250,
             },
             limits: LimitConfig {
@@ -141,6 +146,10 @@ fn every_flag_reaches_its_setting() {
                 max_lease_ms: 180_000,
                 max_wait_ms: 0,
                 expiry_grace_ms: 16,
+            },
+            state: StateConfig {
+                directory: Some(StateDirectory::At("/s".into())),
+                grace: Grace::Skip,
             },
             access: AccessConfig {
                 credentials_file: Some("/etc/c".into()),
@@ -186,7 +195,7 @@ fn impossible_values_are_refused_with_the_flag_s_name() {
         ("--spin-us", "-1 1000001 1s"),
         ("--busy-poll-us", "-1 1000001 1s"),
         ("--admin-listen", "127.0.0.1:9327 none on"),
-        ("--state-dir", "/var/lib/leasehold off"),
+        ("--grace", "none 5s on"),
         ("--drain-seconds", "-1 1441m 0.5 1h 18446744073709551617"),
         ("--max-key-bytes", "0 16385 17KiB -1 1.5KiB 1K"),
         ("--max-keys", "0 4294967296 -1 1e6 16M"),
@@ -265,7 +274,7 @@ fn every_flag_has_its_environment_variable_and_help() {
         .filter_map(|argument| Some((argument.get_long()?, argument)))
         .filter(|(long, _)| *long != "help")
         .collect();
-    assert_eq!(flags.len(), 40);
+    assert_eq!(flags.len(), 41);
     for (long, argument) in flags {
         let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
         assert_eq!(

@@ -105,11 +105,11 @@ impl EpollLoop {
         })
     }
 
-    /// Serves until a drain is over.
+    /// Serves until a drain is over. Returns when the last lease ends that is left.
     ///
     /// # Errors
     /// epoll itself failed; nothing a peer does leads there.
-    pub(super) fn run(mut self) -> io::Result<()> {
+    pub(super) fn run(mut self) -> io::Result<Time> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
         while !self.obey() {
             self.gather(&mut events)?;
@@ -120,8 +120,7 @@ impl EpollLoop {
             self.flush();
             self.turn.wake_others();
         }
-        self.turn.log_end();
-        Ok(())
+        Ok(self.turn.end())
     }
 
     /// Follows orders and moves a drain on. Returns whether the loop is over.

@@ -9,6 +9,7 @@ mod identity_files;
 mod listener;
 mod loads;
 mod loops;
+mod state;
 mod turn;
 mod uring;
 mod waker;
@@ -31,12 +32,15 @@ use crate::clock;
 use crate::config::{Config, Io, Listen};
 use crate::credentials::Credentials;
 use crate::dlm::DlmLimits;
-use crate::limits;
+use crate::engine::time::Time;
 use crate::mesh;
+use crate::partition;
+use crate::store::{StoreError, StorePort};
 use crate::worker::{Protocol, Worker, WorkerConfig};
 use epoll::EpollLoop;
 use listener::{Listener, SocketFile, SocketOptions, StartLock};
 use loops::Loops;
+use state::StartState;
 use turn::Turn;
 use uring::{RingOptions, UringLoop};
 
@@ -49,6 +53,15 @@ pub enum ServeError {
     /// Tokens start at the wall clock's nanoseconds, which are used up.
     #[error("the wall clock stands beyond the year 2262: no fencing token is left below 2^63")]
     NoTokenLeft,
+    /// What survives a restart cannot be read or written.
+    #[error("--state-dir: {0}")]
+    Store(#[from] StoreError),
+    /// There is no place for what survives a restart.
+    #[error(
+        "--state-dir: no directory is given, and there is none to choose: neither \
+         STATE_DIRECTORY nor XDG_STATE_HOME nor HOME is set"
+    )]
+    NoStateDirectory,
     /// Seeds could not be drawn.
     #[error("cannot draw random seeds: {0}")]
     Random(getrandom::Error),
@@ -69,10 +82,6 @@ pub enum ServeError {
 /// # Errors
 /// Something could not start; nothing was served then.
 pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), ServeError> {
-    let floor = clock::wall_nanos();
-    if floor >= limits::TOKEN_END {
-        return Err(ServeError::NoTokenLeft);
-    }
     let shards = config.loops.shards;
     let cores = config.loops.pin.cores(shards).map_err(ServeError::Pin)?;
     let driver = Driver::choose(config)?;
@@ -82,23 +91,24 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
 
     abort_on_panic();
     let bound = bind(config)?;
+    // Only now: where an address is taken, nothing becomes of the state that is there.
+    let state = StartState::open(config)?;
+    let workers = workers(config, credentials, &state)?;
     let loops = Loops::new(shards, config.limits.max_connections)
         .map_err(|e| ServeError::Io("make an eventfd", e))?;
     let loops = Arc::new(loops);
-    let workers = workers(config, credentials, floor)?;
-    let directory = config.dlm.identities.directory.clone();
-    let identities = identity_files::start(directory, &loops, shards)
-        .map_err(|e| ServeError::Io("start the identity thread", e))?;
-    let spin = Duration::from_micros(config.loops.spin_us.into());
-    let mut event_loops = Vec::new();
-    for ((worker, identities), listeners) in
-        workers.into_iter().zip(identities).zip(bound.listeners)
-    {
-        let turn = Turn::new(worker, Arc::clone(&loops), identities, spin);
-        let event_loop = EventLoop::new(driver, turn, listeners)
-            .map_err(|e| ServeError::Io("start an event loop", e))?;
-        event_loops.push(event_loop);
-    }
+    let (ports, state) = state
+        .start(&loops, shards)
+        .map_err(|e| ServeError::Io("start the state thread", e))?;
+    let parts = (workers, ports, bound.listeners);
+    let event_loops = match event_loops(config, driver, &loops, parts) {
+        Ok(event_loops) => event_loops,
+        Err(error) => {
+            // Nothing was served.
+            state.finish(Time::ZERO);
+            return Err(error);
+        }
+    };
     let ends = start(event_loops, &cores)?;
 
     let io = driver.name();
@@ -121,18 +131,39 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
         .spawn(move || watch_signals(signals, &loops, drain_ms))
         .map_err(|e| ServeError::Io("start the signal thread", e))?;
     // The first failure ends the server: without one of its loops, keys would be dark.
-    let outcome = ends
-        .iter()
-        .take(shards.into())
-        .find(Result::is_err)
-        .unwrap_or(Ok(()))
-        .map_err(|e| ServeError::Io("wait for events", e));
+    let outcome: io::Result<Vec<Time>> = ends.iter().take(shards.into()).collect();
+    let last_deadlines = outcome.map_err(|e| ServeError::Io("wait for events", e))?;
+    state.finish(last_deadlines.into_iter().fold(Time::ZERO, Time::max));
     drop(bound.socket_files);
     watch.close();
     if watcher.join().is_err() {
         unreachable!("a panic ends the process");
     }
-    outcome
+    Ok(())
+}
+
+/// The loops of a server, ready to be run.
+fn event_loops(
+    config: &Config,
+    driver: Driver,
+    loops: &Arc<Loops>,
+    (workers, ports, listeners): (Vec<Worker>, Vec<Option<StorePort>>, Vec<Listeners>),
+) -> Result<Vec<EventLoop>, ServeError> {
+    let directory = config.dlm.identities.directory.clone();
+    let identities = identity_files::start(directory, loops, config.loops.shards)
+        .map_err(|e| ServeError::Io("start the identity thread", e))?;
+    let spin = Duration::from_micros(config.loops.spin_us.into());
+    let lines = identities.into_iter().zip(ports);
+    workers
+        .into_iter()
+        .zip(lines)
+        .zip(listeners)
+        .map(|((worker, (identities, port)), listeners)| {
+            let turn = Turn::new(worker, Arc::clone(loops), identities, port, spin);
+            EventLoop::new(driver, turn, listeners)
+                .map_err(|e| ServeError::Io("start an event loop", e))
+        })
+        .collect()
 }
 
 /// Makes a panic on any thread end the process, however the program was built: a dead
@@ -146,11 +177,11 @@ fn abort_on_panic() {
 }
 
 /// Runs each loop on a thread of its own, on the core it is given. The receiver gets
-/// the end of each.
+/// the end of each: when the last lease ends that it has left.
 fn start(
     event_loops: Vec<EventLoop>,
     cores: &[Option<usize>],
-) -> Result<mpsc::Receiver<io::Result<()>>, ServeError> {
+) -> Result<mpsc::Receiver<io::Result<Time>>, ServeError> {
     let (ended, ends) = mpsc::channel();
     for (index, event_loop) in event_loops.into_iter().enumerate() {
         let ended = ended.clone();
@@ -236,8 +267,8 @@ impl EventLoop {
         }
     }
 
-    /// Serves until a drain is over.
-    fn run(self) -> io::Result<()> {
+    /// Serves until a drain is over. Returns when the last lease ends that is left.
+    fn run(self) -> io::Result<Time> {
         match self {
             EventLoop::Epoll(event_loop) => event_loop.run(),
             EventLoop::Uring(mut event_loop) => event_loop.run(),
@@ -276,10 +307,13 @@ fn anonymous_dlm_allowed(config: &Config, has_credentials: bool) -> bool {
     !has_credentials || config.dlm.anonymous
 }
 
+/// One loop's listeners.
+type Listeners = Vec<(Protocol, Listener)>;
+
 /// What a server listens on, and how the ready line tells it.
 struct Bound {
     /// Each loop's.
-    listeners: Vec<Vec<(Protocol, Listener)>>,
+    listeners: Vec<Listeners>,
     native_addresses: String,
     dlm_address: String,
     socket_files: Vec<SocketFile>,
@@ -345,28 +379,34 @@ const OFF: &str = "off";
 fn workers(
     config: &Config,
     credentials: Option<Credentials>,
-    first_token: u64,
+    state: &StartState,
 ) -> Result<Vec<Worker>, ServeError> {
     let shards = config.loops.shards;
     let routing_seed = random_seed()?;
     let ports = mesh::build(shards, mesh::ring_capacity(shards));
-    (0..)
+    let worker = |(loop_index, port)| {
+        let config = WorkerConfig {
+            loop_index,
+            routing_seed,
+            ..worker_config(config, credentials.clone(), state)?
+        };
+        Ok(Worker::new(config, port))
+    };
+    let mut workers: Vec<Worker> = (0..)
         .zip(ports)
-        .map(|(loop_index, port)| {
-            let config = WorkerConfig {
-                loop_index,
-                routing_seed,
-                ..worker_config(config, credentials.clone(), first_token)?
-            };
-            Ok(Worker::new(config, port))
-        })
-        .collect()
+        .map(worker)
+        .collect::<Result<_, ServeError>>()?;
+    for record in &state.records {
+        let owner = partition::loop_of(&record.key, routing_seed, shards);
+        workers[usize::from(owner)].restore(record);
+    }
+    Ok(workers)
 }
 
 fn worker_config(
     config: &Config,
     credentials: Option<Credentials>,
-    first_token: u64,
+    state: &StartState,
 ) -> Result<WorkerConfig, ServeError> {
     let anonymous_allowed = anonymous_dlm_allowed(config, credentials.is_some());
     Ok(WorkerConfig {
@@ -396,8 +436,8 @@ fn worker_config(
         loop_index: 0,
         routing_seed: 0,
         hash_seed: random_seed()?,
-        first_token,
-        durable: None,
+        first_token: state.first_token,
+        durable: state.durable,
     })
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::{debug, warn};
+use log::{debug, info, warn};
 
 use super::drain::{Drain, Step};
 use super::identity_files::IdentityPort;
@@ -14,6 +14,7 @@ use super::waker::Waker;
 use crate::clock;
 use crate::engine::time::Time;
 use crate::ids::SessionId;
+use crate::store::StorePort;
 use crate::worker::{BATCHES_PER_TURN, Protocol, Worker};
 
 /// Longest sleep while anything is timed: neither epoll_wait nor a ring's wait counts
@@ -25,6 +26,10 @@ pub(super) struct Turn {
     pub(super) worker: Worker,
     pub(super) loops: Arc<Loops>,
     identities: IdentityPort,
+    /// `None`: nothing survives a restart.
+    store: Option<StorePort>,
+    /// The grace is over then, which this loop is to say in the log.
+    grace_to_end: Option<Time>,
     drain: Drain,
     /// `--spin-us`: how long a loop that has nothing to do looks for more before it sleeps.
     spin: Duration,
@@ -38,9 +43,14 @@ impl Turn {
         worker: Worker,
         loops: Arc<Loops>,
         identities: IdentityPort,
+        store: Option<StorePort>,
         spin: Duration,
     ) -> Turn {
+        let grace_end = worker.engine().grace_end();
+        let is_first = worker.loop_index() == 0;
         Turn {
+            store,
+            grace_to_end: (is_first && grace_end > Time::ZERO).then_some(grace_end),
             worker,
             loops,
             identities,
@@ -52,10 +62,10 @@ impl Turn {
     }
 
     /// Says in the log how the loop has ended, and, where it is that talkative, what it
-    /// has done.
-    pub(super) fn log_end(&self) {
+    /// has done. Returns when the last lease ends that is left.
+    pub(super) fn end(&self) -> Time {
         let held = self.worker.engine().held();
-        if held > 0 {
+        if held > 0 && self.store.is_none() {
             warn!(
                 "loop {}: {held} locks are still held, and forgotten",
                 self.worker.loop_index()
@@ -68,6 +78,7 @@ impl Turn {
             self.worker.engine().counters(),
             self.worker.mesh_counters(),
         );
+        self.worker.last_deadline()
     }
 
     /// What the loop watches to be woken.
@@ -90,6 +101,12 @@ impl Turn {
     /// and time.
     pub(super) fn judge(&mut self) {
         self.identities.exchange(&mut self.worker);
+        if let Some(store) = &self.store {
+            for news in store.take_news() {
+                self.is_busy = true;
+                self.worker.handle_news(news, clock::now());
+            }
+        }
         for _ in 0..BATCHES_PER_TURN {
             if self.worker.gather_messages() == 0 {
                 break;
@@ -116,7 +133,17 @@ impl Turn {
     /// `more_due` is what the driver itself has to do, and when.
     pub(super) fn sleep_for(&mut self, more_due: impl Iterator<Item = Time>) -> Option<Duration> {
         let now = clock::now();
+        if let Some(store) = &self.store {
+            while let Some(ask) = self.worker.poll_ask(now) {
+                store.ask(ask);
+            }
+        }
+        if self.grace_to_end.is_some_and(|end| end <= now) {
+            self.grace_to_end = None;
+            info!("grace is over: every lock is granted again");
+        }
         let due = more_due
+            .chain(self.grace_to_end)
             .chain(self.drain.poll_timeout())
             .chain(self.worker.poll_timeout())
             .min();

@@ -165,23 +165,23 @@ impl UringLoop {
         })
     }
 
-    /// Serves until a drain is over.
+    /// Serves until a drain is over. Returns when the last lease ends that is left.
     ///
     /// # Errors
     /// The ring itself failed; nothing a peer does leads there.
-    pub(super) fn run(&mut self) -> io::Result<()> {
+    pub(super) fn run(&mut self) -> io::Result<Time> {
         self.start()?;
         while !self.obey() {
             let sleep = self.sleep_for();
             self.turn(sleep)?;
         }
-        self.turn.log_end();
+        let last_deadline = self.turn.end();
         debug!(
             "loop {}: {:?}",
             self.turn.worker.loop_index(),
             self.counters()
         );
-        Ok(())
+        Ok(last_deadline)
     }
 
     /// Makes the calling thread the loop's.

@@ -219,6 +219,12 @@ impl Engine {
         self.token_mark = self.token_mark.max(mark);
     }
 
+    /// Until when keys of which nothing is known may be held from before the start;
+    /// [`Time::ZERO`] if none can be.
+    pub fn grace_end(&self) -> Time {
+        self.grace_end
+    }
+
     /// The next token to be given out.
     pub fn next_token(&self) -> u64 {
         self.next_token

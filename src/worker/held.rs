@@ -9,7 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use super::Worker;
 use super::dlm::Carried;
 use crate::dlm::{DlmReply, Status};
-use crate::durability::{self, Ask, Durable, MIN_D_MS, Needs, News};
+use crate::durability::{self, Ask, Durable, LeaseRecord, MIN_D_MS, Needs, News};
 use crate::engine::extended_reply;
 use crate::engine::time::Time;
 use crate::ids::{GrantRef, SessionId};
@@ -286,6 +286,11 @@ impl HeldReplies {
 }
 
 impl Worker {
+    /// A lease of the time before the start goes on. Before the first session is there.
+    pub fn restore(&mut self, record: &LeaseRecord) {
+        self.engine.restore(record);
+    }
+
     /// The next thing that is asked of the store. Ask all of it at the end of each turn.
     pub fn poll_ask(&mut self, now: Time) -> Option<Ask> {
         let now = self.advance_clock(now);
