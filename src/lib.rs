@@ -46,11 +46,12 @@
 //! | [`worker`] | one loop's turn: bytes in, bytes out; `worker::dlm` for the other protocol, `worker::mesh` for the other loops | engine, session, mesh, partition, protocol, dlm, credentials |
 //! | [`config`] | flags and environment, checked once | protocol, engine |
 //! | [`clock`] | the only reader of clocks | |
+//! | [`store`] | what survives a restart, and the thread that writes it | durability, clock |
 //! | [`driver`] | sockets, epoll and io_uring, threads, signals, identity files | worker, session, mesh, config, credentials, dlm, clock |
 //! | [`client`] | blocking clients of both protocols | protocol, dlm, clock |
 //! | `main.rs` | the command and its subcommands | all |
 //!
-//! All of them may use the first three and `engine::time`. Only driver, client,
+//! All of them may use the first three and `engine::time`. Only driver, store, client,
 //! clock and main reach the kernel; what else reads a file says so in
 //! `tests/structure`, which holds the source to this table.
 //!
@@ -81,6 +82,7 @@ pub mod partition;
 pub mod protocol;
 mod session;
 pub mod stats;
+pub mod store;
 pub mod worker;
 
 /// The example that README shows compiles.
