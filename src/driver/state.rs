@@ -14,7 +14,9 @@ use crate::clock;
 use crate::config::{Config, Grace, Listen, StateDirectory};
 use crate::durability::{self, Durable, LeaseRecord};
 use crate::engine::time::Time;
-use crate::store::{self, DefaultDirectory, Opened, Store, StoreConfig, StoreHandle, StorePort};
+use crate::store::{
+    self, DefaultDirectory, Opened, PreviousEnd, Store, StoreConfig, StoreHandle, StorePort,
+};
 
 /// What a server starts with.
 #[derive(Debug)]
@@ -58,10 +60,10 @@ impl StartState {
             directory,
             loops: config.loops.shards,
             cap_ms,
-            expiry_grace_ms: config.limits.expiry_grace_ms,
+            expiry_grace_ms: config.limits.expiry_grace_ms.into(),
             skip_grace: config.state.grace == Grace::Skip,
         };
-        let (opened, store) = Store::open(&store_config, clock::now())?;
+        let (opened, store) = Store::open(&store_config)?;
         tell(&store_config, &opened);
         Ok(StartState {
             durable: Some(opened.durable),
@@ -154,20 +156,39 @@ fn directory(config: &Config) -> Result<Option<PathBuf>, ServeError> {
 /// Says what the start has found.
 fn tell(config: &StoreConfig, opened: &Opened) {
     let directory = config.directory.display();
-    let (wait_ms, how) = (opened.wait_ms, &opened.how_it_ended);
-    info!("state in {directory}: {how}");
+    let wait_ms = opened.wait_ms;
+    match opened.previous {
+        PreviousEnd::None => info!("state in {directory}, which is new"),
+        PreviousEnd::Clean { left_ms: 0 } => {
+            info!("state in {directory}: nothing was held at the end")
+        }
+        PreviousEnd::Clean { left_ms } => {
+            info!("state in {directory}: leases had {left_ms} ms left at the end");
+        }
+        PreviousEnd::Unclean { d_ms } => {
+            warn!(
+                "state in {directory}: the last end was none in order; no lease was longer than {d_ms} ms"
+            );
+        }
+    }
     if !opened.records.is_empty() {
         info!(
             "{} leases go on from before the start",
             opened.records.len()
         );
     }
-    if config.skip_grace && wait_ms > 0 {
+    let may_be_held = match opened.previous {
+        PreviousEnd::None => false,
+        PreviousEnd::Clean { left_ms } => left_ms > 0,
+        PreviousEnd::Unclean { d_ms } => d_ms > 0,
+    };
+    if config.skip_grace && may_be_held {
         error!(
-            "--grace skip: leases from before the start may have {wait_ms} ms left, and their \
-             locks are granted all the same: a lock may have two holders until then"
+            "--grace skip: no lease from before the start is waited for: until they are over a \
+             lock may come to have two holders"
         );
-    } else if wait_ms > 0 {
+    }
+    if wait_ms > 0 {
         warn!("grace: for {wait_ms} ms no lock is granted that may be held from before the start");
     }
 }

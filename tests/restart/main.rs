@@ -19,6 +19,7 @@ mod exchange;
 
 mod directories;
 mod grace;
+mod kills;
 mod leases;
 
 use std::time::{Duration, Instant};
