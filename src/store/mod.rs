@@ -7,14 +7,34 @@
 //! writing to one thread, and each loop a [`StorePort`] to it. [`StoreHandle::finish`]
 //! makes the end a clean one.
 
+pub mod boot;
+pub mod copies;
+pub mod core;
+pub mod directory;
+pub mod format;
+pub mod records;
+pub mod start;
 mod thread;
+mod writer;
 
 pub use thread::{StoreHandle, StorePort};
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use log::warn;
+
+use self::boot::Boot;
+use self::copies::{Copies, LoadError, WriteError};
+use self::core::StoreCore;
+use self::directory::{Directory, RecordsFile, StateFiles};
+use self::records::{Place as _, Records, RecordsError};
+use self::start::Start;
+use self::writer::Writer;
+use crate::clock;
 use crate::durability::{Durable, LeaseRecord};
+use crate::engine::time::Time;
 
 /// What a store is opened with.
 #[derive(Clone, Debug)]
@@ -80,22 +100,127 @@ pub enum StoreError {
         /// Why not.
         error: io::Error,
     },
+    /// Another server has the directory.
+    #[error("{} is in use by another server", .0.display())]
+    InUse(PathBuf),
+    /// What the last server left cannot be told.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The state is there, and the file of the records is not.
+    #[error(
+        "{path} is missing, so it is not known what is still held; docs/operations.md says how \
+         to go on", path = .0.display()
+    )]
+    RecordsMissing(PathBuf),
+    /// Leases are recorded, and the state is not there.
+    #[error(
+        "{path} records leases, but both copies of the state are missing beside it, so it is not \
+         known what is still held; docs/operations.md says how to go on", path = .0.display()
+    )]
+    StateMissing(PathBuf),
+    /// The records cannot be read or written.
+    #[error("{path} {error}", path = path.display())]
+    Records {
+        /// Their file.
+        path: PathBuf,
+        /// Why.
+        error: RecordsError,
+    },
+    /// The state cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Tokens start at the wall clock's nanoseconds or where the last server's ended,
+    /// and no block of them is left.
+    #[error("no fencing token is left below 2^63: the wall clock stands, or stood once, too late")]
+    NoTokenLeft,
+}
+
+impl StoreError {
+    fn io(action: &'static str, path: &Path, error: io::Error) -> StoreError {
+        StoreError::Io {
+            action,
+            path: path.into(),
+            error,
+        }
+    }
 }
 
 /// An open store that has not been started. Dropped before that, it leaves behind that
-/// nothing was granted.
+/// nothing was granted: the next start waits no longer than this one had to.
 #[derive(Debug)]
-pub struct Store {}
+pub struct Store {
+    /// Taken when the store is started.
+    writer: Option<Writer<StateFiles, RecordsFile>>,
+    loops: u16,
+    start: Start,
+    durable: Durable,
+}
 
 impl Store {
     /// Takes the directory for this process and makes durable that its end is unclean
-    /// from here on. Reads the clocks once the lock is taken: the server before this one
-    /// may have granted until then.
+    /// from here on. Reads the clocks once the directory is taken: the server before
+    /// this one may have granted until then.
     ///
     /// # Errors
     /// See [`StoreError`]; nothing must be granted then.
-    pub fn open(_config: &StoreConfig) -> Result<(Opened, Store), StoreError> {
-        unimplemented!()
+    pub fn open(config: &StoreConfig) -> Result<(Opened, Store), StoreError> {
+        Store::open_at(config, clock::now, clock::wall_nanos)
+    }
+
+    /// The same, by other clocks: boottime's, and the wall's in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing must be granted then.
+    pub fn open_at(
+        config: &StoreConfig,
+        now: impl FnOnce() -> Time,
+        wall_nanos: impl FnOnce() -> u64,
+    ) -> Result<(Opened, Store), StoreError> {
+        let directory = Directory::take(&config.directory)?;
+        let now = now();
+        let grace_ms = config.expiry_grace_ms;
+        let (mut copies, loaded) = Copies::load(StateFiles::new(Arc::clone(&directory)))?;
+        if let Some(damaged) = loaded.damaged {
+            warn!("{damaged}: going on with the other copy, and mending this one");
+        }
+        if loaded.state.is_none() {
+            directory.sync_path()?;
+        }
+        let start = Start::decide(loaded.state, wall_nanos(), grace_ms, config.skip_grace)
+            .ok_or(StoreError::NoTokenLeft)?;
+
+        let boot = Boot::current().map_err(|(path, error)| StoreError::io("read", &path, error))?;
+        let place = RecordsFile::new(directory);
+        let path = place.path();
+        // The file is made before the state is.
+        if loaded.state.is_some() && !path.exists() {
+            return Err(StoreError::RecordsMissing(path));
+        }
+        let (records, recorded) =
+            Records::open(place, boot, now, grace_ms).map_err(|error| StoreError::Records {
+                path: path.clone(),
+                error,
+            })?;
+        if loaded.state.is_none() && !recorded.is_empty() {
+            return Err(StoreError::StateMissing(path));
+        }
+        copies.write(&start.state)?;
+        let durable = start.durable(config.cap_ms, now);
+        let opened = Opened {
+            durable,
+            first_token: start.first_token,
+            records: recorded,
+            wait_ms: start.wait_ms,
+            previous: start.previous,
+        };
+        let core = StoreCore::new(config.loops, &durable);
+        let store = Store {
+            writer: Some(Writer::new(core, copies, records)),
+            loops: config.loops,
+            start,
+            durable,
+        };
+        Ok((opened, store))
     }
 
     /// Starts the thread that writes. `wake` is called with a loop's index, on that
@@ -104,9 +229,24 @@ impl Store {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(
-        self,
-        _wake: impl Fn(u16) + Send + Sync + 'static,
+        mut self,
+        wake: impl Fn(u16) + Send + 'static,
     ) -> io::Result<(Vec<StorePort>, StoreHandle)> {
-        unimplemented!()
+        match self.writer.take() {
+            Some(writer) => thread::start(writer, self.loops, wake),
+            None => unreachable!("only this takes it"),
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let Some(mut writer) = self.writer.take() else {
+            return;
+        };
+        let state = self.start.given_up(&self.durable, clock::now());
+        if let Err(error) = writer.copies.write(&state) {
+            warn!("{error}: the next start waits as after a crash");
+        }
     }
 }
