@@ -3,6 +3,7 @@
 use leasehold::dlm::{DlmReply, DlmRequest, Operation, Status, decode};
 use leasehold::engine::time::Time;
 
+use crate::clocks::Clock;
 use crate::ledger::{DlmLease, Ledger};
 
 /// One connection's request and what is known of its answer.
@@ -11,6 +12,8 @@ pub(crate) struct DlmTalk {
     operation: Operation<'static>,
     key: usize,
     id: String,
+    /// Its client's.
+    pub(crate) clock: Clock,
     line: Vec<u8>,
     handed: usize,
     sent_at: Option<Time>,
@@ -49,6 +52,7 @@ impl DlmTalk {
             operation,
             key,
             id,
+            clock: Clock::TRUE,
             line,
             handed: 0,
             sent_at: None,
@@ -137,7 +141,7 @@ impl DlmTalk {
             && reply.status == Status::Locked
         {
             let sent_at = self.sent_at.expect("it is answered");
-            ledger.dlm_locked(&lease, sent_at, self.given_back, now);
+            ledger.dlm_locked(&lease, (sent_at, self.clock), self.given_back, now);
         }
         if let Some(lease) = self.renewal()
             && reply.status == Status::Done

@@ -6,6 +6,8 @@
 
 use leasehold::engine::time::Time;
 
+use crate::clocks::{Clock, Span};
+
 /// What the server let somebody know of one grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
@@ -17,7 +19,9 @@ pub(crate) struct Hold {
     told_at: Time,
     /// The holder may believe in the grant for as long; it began no later than `told_at`.
     good_until: Time,
-    /// The same before each extend that was told, and when that was.
+    /// The same as clients know it, each by a clock of its own.
+    spans: Vec<Span>,
+    /// The end of the bound before each extend that was told, and when that was.
     good_before: Vec<(Time, Time)>,
     /// The server may keep it for so long at most.
     kept_until: Time,
@@ -50,6 +54,8 @@ pub(crate) struct Told {
     pub(crate) sent_at: Time,
     pub(crate) waited_ms: u32,
     pub(crate) lease_ms: u32,
+    /// Of the client that is told.
+    pub(crate) clock: Clock,
     /// Its session's end releases it, and has begun.
     pub(crate) closed_with_session: bool,
 }
@@ -62,6 +68,8 @@ pub(crate) struct Extension {
     pub(crate) link: usize,
     pub(crate) sent_at: Time,
     pub(crate) lease_ms: u32,
+    /// Of the client that asks.
+    pub(crate) clock: Clock,
 }
 
 /// A DLM Lock that may take effect late, or have done so unnoticed.
@@ -98,7 +106,13 @@ impl Hold {
             && !self.given_back
             && !self.closed_with_session
             && self.told_at <= now
-            && now < self.good_until
+            && self.is_good(now)
+    }
+
+    /// Whether anybody counts on it: by a true clock up to the very end of the bound, by
+    /// a clock of another rate up to the margin before.
+    fn is_good(&self, now: Time) -> bool {
+        now < self.good_until || self.spans.iter().any(|span| span.is_believed(now))
     }
 
     /// It is served to a request that was sent at `sent_at`.
@@ -146,6 +160,7 @@ impl Ledger {
                 .is_none_or(|since| told.sent_at.plus_millis(told.waited_ms.into()) <= since),
             "granted while it drains: {told:?}"
         );
+        let bound_ms = u64::from(told.waited_ms) + u64::from(told.lease_ms);
         let hold = Hold {
             who: Who::Native {
                 token: told.token,
@@ -154,9 +169,8 @@ impl Ledger {
             sent_at: told.sent_at,
             seen_by: minus_millis(now, told.waited_ms.into()),
             told_at: now,
-            good_until: told
-                .sent_at
-                .plus_millis(u64::from(told.waited_ms) + u64::from(told.lease_ms)),
+            good_until: told.sent_at.plus_millis(bound_ms),
+            spans: vec![Span::new(told.sent_at, bound_ms, told.clock)],
             kept_until: now.plus_millis(told.lease_ms.into()),
             good_before: Vec::new(),
             given_back: false,
@@ -190,7 +204,7 @@ impl Ledger {
             }
             let told_late = told.token < token;
             assert!(
-                !told_late || hold.closed_with_session || hold.good_until <= other.told_at,
+                !told_late || hold.closed_with_session || !hold.is_good(other.told_at),
                 "granted on while its holder may believe in it: {hold:?} then {other:?}"
             );
         }
@@ -210,7 +224,7 @@ impl Ledger {
             };
             assert!(
                 !other.is_believed(now)
-                    || !(known_earlier || (!ended_early && hold.good_until > other.told_at)),
+                    || !(known_earlier || (!ended_early && hold.is_good(other.told_at))),
                 "two hold key {key} at {now:?}:\n{hold:?}\n{other:?}"
             );
         }
@@ -256,7 +270,7 @@ impl Ledger {
             hold.over_at.is_some()
                 || others_release
                 || hold.closed_with_session
-                || now >= hold.good_until,
+                || !hold.is_good(now),
             "not held any more, says the server at {now:?}: {hold:?}"
         );
         if !blocks_on {
@@ -272,6 +286,7 @@ impl Ledger {
             link,
             sent_at,
             lease_ms,
+            clock,
         } = extension;
         assert!(
             remaining_ms >= lease_ms,
@@ -283,6 +298,7 @@ impl Ledger {
         hold.check_not_over(sent_at);
         hold.good_before.push((hold.good_until, now));
         hold.good_until = hold.good_until.max(sent_at.plus_millis(lease_ms.into()));
+        hold.spans.push(Span::new(sent_at, lease_ms.into(), clock));
         hold.kept_until = hold.kept_until.max(now.plus_millis(lease_ms.into()));
         if !matches!(hold.who, Who::Native { link: own, .. } if own == link) {
             // It was alive, and from now on its session's end does not touch it.
@@ -352,7 +368,7 @@ impl Ledger {
     pub(crate) fn dlm_locked(
         &mut self,
         lease: &DlmLease,
-        sent_at: Time,
+        (sent_at, clock): (Time, Clock),
         given_back: bool,
         now: Time,
     ) {
@@ -360,6 +376,7 @@ impl Ledger {
             id: lease.id.clone(),
         };
         let good_until = sent_at.plus_millis(lease.ttl_ms);
+        let span = Span::new(sent_at, lease.ttl_ms, clock);
         let kept_until = now.plus_millis(lease.ttl_ms);
         let holds = &mut self.holds[lease.key];
         let hold = match holds
@@ -373,6 +390,7 @@ impl Ledger {
                 }
                 hold.good_before.push((hold.good_until, now));
                 hold.good_until = hold.good_until.max(good_until);
+                hold.spans.push(span);
                 hold.kept_until = hold.kept_until.max(kept_until);
                 hold.given_back |= given_back;
                 hold.clone()
@@ -384,6 +402,7 @@ impl Ledger {
                     seen_by: now,
                     told_at: now,
                     good_until,
+                    spans: vec![span],
                     kept_until,
                     good_before: Vec::new(),
                     given_back,
@@ -458,6 +477,7 @@ impl Ledger {
             seen_by: now,
             told_at: now,
             good_until: Time::ZERO,
+            spans: Vec::new(),
             kept_until: now.plus_millis(lease.ttl_ms),
             good_before: Vec::new(),
             given_back: true,

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use leasehold::engine::time::Time;
 use leasehold::worker::{PeerEnd, Protocol};
 
+use crate::clocks::Clock;
 use crate::dlm_talk::DlmTalk;
 use crate::ledger::Ledger;
 use crate::talk::Talk;
@@ -86,6 +87,14 @@ impl Link {
         match self.conversation {
             Conversation::Native(_) => Protocol::Native,
             Conversation::Dlm(_) => Protocol::Dlm,
+        }
+    }
+
+    /// Its client looks at this clock.
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        match &mut self.conversation {
+            Conversation::Native(talk) => talk.clock = clock,
+            Conversation::Dlm(talk) => talk.clock = clock,
         }
     }
 

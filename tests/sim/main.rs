@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod clocks;
 mod dlm_talk;
 mod env;
 mod history;

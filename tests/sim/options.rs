@@ -12,6 +12,8 @@ use leasehold::partition;
 use leasehold::protocol::RequestLimits;
 use leasehold::worker::{DlmConfig, WorkerConfig};
 
+use crate::clocks::Rates;
+
 /// Longest key, in bytes: one of the keys is as long, and crosses in a box.
 pub(crate) const MAX_KEY_BYTES: usize = 60;
 /// Longest lease that the servers grant, in milliseconds.
@@ -67,6 +69,8 @@ pub(crate) struct Options {
     pub(crate) memory_room: u64,
     /// Whether all sessions are closed while clients go on, if it drains.
     pub(crate) closes_early: bool,
+    /// The clocks of its clients.
+    pub(crate) rates: Rates,
     /// What is left out to find the shortest history that fails.
     pub(crate) left_out: LeftOut,
     routing_seed: u64,
@@ -113,6 +117,7 @@ impl Options {
             max_waiters: pick(&mut rng, &[1_000, 1_000, 1_000, 3]),
             memory_room,
             closes_early: rng.bool(),
+            rates: Rates::WITHIN_MARGIN,
             left_out: LeftOut::default(),
             routing_seed: rng.u64(..),
             hash_seed: rng.u64(..),
@@ -122,6 +127,12 @@ impl Options {
     /// The same, for so many steps.
     pub(crate) fn with_steps(mut self, steps: u64) -> Options {
         self.steps = steps;
+        self
+    }
+
+    /// The same, with such clocks.
+    pub(crate) fn with_rates(mut self, rates: Rates) -> Options {
+        self.rates = rates;
         self
     }
 

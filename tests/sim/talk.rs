@@ -5,6 +5,7 @@
 use leasehold::engine::time::Time;
 use leasehold::protocol::{ErrorCode, Reply, Request};
 
+use crate::clocks::Clock;
 use crate::ledger::{Extension, Ledger, Told};
 
 /// What one frame asks.
@@ -70,6 +71,8 @@ pub(crate) struct Talk {
     link: usize,
     /// What it says Hello with.
     credential: &'static [u8],
+    /// Its client's.
+    pub(crate) clock: Clock,
     loops: u16,
     frames: Vec<Frame>,
     stream: Vec<u8>,
@@ -96,6 +99,7 @@ impl Talk {
         Talk {
             link,
             credential,
+            clock: Clock::TRUE,
             loops,
             frames: Vec::new(),
             stream: Vec::new(),
@@ -219,6 +223,7 @@ impl Talk {
                             link: self.link,
                             sent_at: now,
                             lease_ms,
+                            clock: self.clock,
                         });
                     }
                     _ => {}
@@ -304,6 +309,7 @@ impl Talk {
                     sent_at: self.first_sent(frame.owner).unwrap_or(sent_at),
                     waited_ms,
                     lease_ms,
+                    clock: self.clock,
                     closed_with_session: self.has_ended && self.asked_release_on_close,
                 };
                 ledger.granted(told, now);
@@ -333,6 +339,7 @@ impl Talk {
                     link: self.link,
                     sent_at,
                     lease_ms,
+                    clock: self.clock,
                 };
                 ledger.extended(extension, remaining_ms, now);
             }
@@ -465,6 +472,7 @@ impl Talk {
                     link: self.link,
                     sent_at,
                     lease_ms,
+                    clock: self.clock,
                 }),
                 Ask::Acquire { lease_ms, .. } if self.partial.first() == Some(&b'A') => {
                     ledger.grant_cut_off(key, lease_ms);

@@ -5,6 +5,7 @@ use leasehold::dlm::Operation;
 use leasehold::protocol::{ANY_LOOP, ErrorCode, Request};
 use leasehold::worker::PeerEnd;
 
+use crate::clocks::{Clock, Rates};
 use crate::dlm_talk::DlmTalk;
 use crate::link::{Conversation, Server};
 use crate::options::{MAX_KEY_BYTES, MAX_LEASE_MS, pick};
@@ -19,6 +20,7 @@ pub(crate) const FIRST_WRONG_TOKEN: u64 = 1 << 40;
 pub(crate) struct Client {
     /// Chance of its own: what it does does not depend on what others do.
     rng: Rng,
+    clock: Clock,
     /// It does nothing at all.
     is_left_out: bool,
     /// Connections it has made or left out.
@@ -34,8 +36,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(rng: Rng, is_left_out: bool) -> Client {
+    pub(crate) fn new(mut rng: Rng, rates: Rates, is_left_out: bool) -> Client {
         Client {
+            clock: rates.clock(&mut rng),
             rng,
             is_left_out,
             connections: 0,
@@ -147,6 +150,7 @@ impl World {
         };
         self.clients[who].link = Some(link);
         self.env.links[link].made_by = Some((who, number));
+        self.env.links[link].set_clock(self.clients[who].clock);
         self.clients[who].is_stalled = self.options.stalls && self.env.rng.u8(..6) == 0;
     }
 

@@ -65,7 +65,7 @@ impl World {
             clients: (0..options.clients)
                 .map(|who| {
                     let rng = Rng::with_seed(options.seed ^ (who as u64 + 1) << 48);
-                    Client::new(rng, options.left_out.clients.contains(&who))
+                    Client::new(rng, options.rates, options.left_out.clients.contains(&who))
                 })
                 .collect(),
             next_owner: 1,
