@@ -109,7 +109,7 @@ pub struct MeshPort {
     asleep: bool,
 }
 
-/// What a port has done since it was made.
+/// What a port has done since it was made, and what it has not done yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeshCounters {
     /// Requests sent, of both protocols.
@@ -120,6 +120,8 @@ pub struct MeshCounters {
     pub received: u64,
     /// Messages that found their ring full and had to wait in the spill.
     pub spilled: u64,
+    /// Messages that wait there now.
+    pub spilling: u64,
     /// Wakes that [`MeshPort::poll_wakes`] asked for.
     pub wakes: u64,
 }
@@ -262,6 +264,7 @@ impl MeshPort {
             refused: self.outbound.refused,
             received: self.inbound.received,
             spilled: self.outbound.spilled,
+            spilling: self.outbound.spilling(),
             wakes: self.outbound.wakes,
         }
     }

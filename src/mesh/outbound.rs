@@ -253,6 +253,12 @@ impl Outbound {
             .any(|target| target.refused || !target.spill.is_empty())
     }
 
+    /// How much waits for room now.
+    pub(super) fn spilling(&self) -> u64 {
+        let spills = self.targets.iter().map(|target| target.spill.len());
+        spills.sum::<usize>() as u64
+    }
+
     /// Whether some of what waited for room has it now.
     pub(super) fn has_room(&self) -> bool {
         self.targets.iter().any(|target| {
@@ -265,6 +271,10 @@ impl Outbound {
     pub(super) fn invariants(&self) {
         for (position, target) in self.targets.iter().enumerate() {
             assert_eq!(target.spills.get(), !target.spill.is_empty());
+            // A request that finds no room is refused.
+            let is_request =
+                |it: &Message| matches!(it, Message::Request { .. } | Message::DlmRequest(_));
+            assert!(!target.spill.iter().flatten().any(is_request));
             let touches = self.touched.iter().filter(|&&it| it == position).count();
             assert_eq!(touches, usize::from(target.news.is_some()));
         }

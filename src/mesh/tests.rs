@@ -168,6 +168,7 @@ fn a_full_ring_refuses_requests_and_takes_everything_else() {
             refused: 3,
             received: 0,
             spilled: 6,
+            spilling: 0,
             wakes: 0
         }
     );

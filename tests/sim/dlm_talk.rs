@@ -3,6 +3,7 @@
 use leasehold::dlm::{DlmReply, DlmRequest, Operation, Status, decode};
 use leasehold::engine::time::Time;
 
+use crate::clocks::Clock;
 use crate::ledger::{DlmLease, Ledger};
 
 /// One connection's request and what is known of its answer.
@@ -11,6 +12,8 @@ pub(crate) struct DlmTalk {
     operation: Operation<'static>,
     key: usize,
     id: String,
+    /// Its client's.
+    pub(crate) clock: Clock,
     line: Vec<u8>,
     handed: usize,
     sent_at: Option<Time>,
@@ -49,6 +52,7 @@ impl DlmTalk {
             operation,
             key,
             id,
+            clock: Clock::TRUE,
             line,
             handed: 0,
             sent_at: None,
@@ -128,16 +132,15 @@ impl DlmTalk {
             "{:?} was answered {reply:?}",
             self.operation
         );
-        assert!(
-            reply.status != Status::No || ledger.is_limited,
-            "refused without a limit: {:?}",
-            self.operation
-        );
+        ledger.covered.note(reply.status.as_str());
+        if reply.status == Status::No {
+            ledger.check_refusal(self.key, self.completed_at.expect("it is answered"));
+        }
         if let Some(lease) = self.lease()
             && reply.status == Status::Locked
         {
             let sent_at = self.sent_at.expect("it is answered");
-            ledger.dlm_locked(&lease, sent_at, self.given_back, now);
+            ledger.dlm_locked(&lease, (sent_at, self.clock), self.given_back, now);
         }
         if let Some(lease) = self.renewal()
             && reply.status == Status::Done
@@ -150,14 +153,19 @@ impl DlmTalk {
     pub(crate) fn abandon(&mut self, ledger: &mut Ledger) {
         if !self.is_answered
             && self.is_complete()
-            && let Some(lease) = self.lease().or_else(|| self.renewal())
+            && let Some(lease) = self.may_hold()
         {
             ledger.dlm_lock_unanswered(lease);
         }
     }
 
+    /// What its connection's request may come to hold, or hold for longer.
+    pub(crate) fn may_hold(&self) -> Option<DlmLease> {
+        self.lease().or_else(|| self.renewal())
+    }
+
     /// What a Lock that was sent may come to hold.
-    pub(crate) fn lease(&self) -> Option<DlmLease> {
+    fn lease(&self) -> Option<DlmLease> {
         match self.operation {
             Operation::Lock { ttl_ms } => Some(self.lease_of(ttl_ms)),
             _ => None,

@@ -6,6 +6,9 @@
 
 use leasehold::engine::time::Time;
 
+use crate::clocks::{Clock, Span};
+use crate::covered::Covered;
+
 /// What the server let somebody know of one grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
@@ -17,7 +20,9 @@ pub(crate) struct Hold {
     told_at: Time,
     /// The holder may believe in the grant for as long; it began no later than `told_at`.
     good_until: Time,
-    /// The same before each extend that was told, and when that was.
+    /// The same as clients know it, each by a clock of its own.
+    spans: Vec<Span>,
+    /// The end of the bound before each extend that was told, and when that was.
     good_before: Vec<(Time, Time)>,
     /// The server may keep it for so long at most.
     kept_until: Time,
@@ -50,6 +55,8 @@ pub(crate) struct Told {
     pub(crate) sent_at: Time,
     pub(crate) waited_ms: u32,
     pub(crate) lease_ms: u32,
+    /// Of the client that is told.
+    pub(crate) clock: Clock,
     /// Its session's end releases it, and has begun.
     pub(crate) closed_with_session: bool,
 }
@@ -62,6 +69,8 @@ pub(crate) struct Extension {
     pub(crate) link: usize,
     pub(crate) sent_at: Time,
     pub(crate) lease_ms: u32,
+    /// Of the client that asks.
+    pub(crate) clock: Clock,
 }
 
 /// A DLM Lock that may take effect late, or have done so unnoticed.
@@ -83,8 +92,9 @@ pub(crate) struct Ledger {
     /// Acquires of broken sessions, of whose answers the kernel took a part.
     cut_off: Vec<(usize, u32)>,
     pub(crate) grants_told: u64,
-    /// Some limit may be reached that all clients share.
-    pub(crate) is_limited: bool,
+    pub(crate) covered: Covered,
+    /// By loop, when it was last at a limit that all clients share, or near one.
+    tight_at: Vec<Option<Time>>,
     /// The loops drain, or begin to.
     pub(crate) drains: bool,
     /// All of them have begun to: nobody is granted any more.
@@ -98,7 +108,13 @@ impl Hold {
             && !self.given_back
             && !self.closed_with_session
             && self.told_at <= now
-            && now < self.good_until
+            && self.is_good(now)
+    }
+
+    /// Whether anybody counts on it: by a true clock up to the very end of the bound, by
+    /// a clock of another rate up to the margin before.
+    fn is_good(&self, now: Time) -> bool {
+        now < self.good_until || self.spans.iter().any(|span| span.is_believed(now))
     }
 
     /// It is served to a request that was sent at `sent_at`.
@@ -118,7 +134,7 @@ impl Hold {
 }
 
 impl Ledger {
-    pub(crate) fn new(keys: usize, expiry_grace_ms: u32, is_limited: bool) -> Ledger {
+    pub(crate) fn new(keys: usize, loops: u16, expiry_grace_ms: u32) -> Ledger {
         Ledger {
             holds: vec![Vec::new(); keys],
             expiry_grace_ms: expiry_grace_ms.into(),
@@ -126,7 +142,8 @@ impl Ledger {
             open_dlm: Vec::new(),
             cut_off: Vec::new(),
             grants_told: 0,
-            is_limited,
+            covered: Covered::default(),
+            tight_at: vec![None; loops.into()],
             drains: false,
             drained_since: None,
         }
@@ -138,6 +155,21 @@ impl Ledger {
         native.clone().nth(pick).or_else(|| native.clone().next())
     }
 
+    /// A loop is at a limit, or near one.
+    pub(crate) fn note_tight(&mut self, loop_index: u16, now: Time) {
+        self.tight_at[usize::from(loop_index)] = Some(now);
+    }
+
+    /// What was asked for the key at `since` and answered now was refused for a limit.
+    pub(crate) fn check_refusal(&self, key: usize, since: Time) {
+        // Keys are shared out in turn.
+        let tight_at = self.tight_at[key % self.tight_at.len()];
+        assert!(
+            tight_at.is_some_and(|at| at >= since),
+            "refused for a limit that was reached at {tight_at:?}, since {since:?}: key {key}"
+        );
+    }
+
     /// An `A` was told.
     pub(crate) fn granted(&mut self, told: Told, now: Time) {
         self.grants_told += 1;
@@ -146,6 +178,7 @@ impl Ledger {
                 .is_none_or(|since| told.sent_at.plus_millis(told.waited_ms.into()) <= since),
             "granted while it drains: {told:?}"
         );
+        let bound_ms = u64::from(told.waited_ms) + u64::from(told.lease_ms);
         let hold = Hold {
             who: Who::Native {
                 token: told.token,
@@ -154,9 +187,8 @@ impl Ledger {
             sent_at: told.sent_at,
             seen_by: minus_millis(now, told.waited_ms.into()),
             told_at: now,
-            good_until: told
-                .sent_at
-                .plus_millis(u64::from(told.waited_ms) + u64::from(told.lease_ms)),
+            good_until: told.sent_at.plus_millis(bound_ms),
+            spans: vec![Span::new(told.sent_at, bound_ms, told.clock)],
             kept_until: now.plus_millis(told.lease_ms.into()),
             good_before: Vec::new(),
             given_back: false,
@@ -190,7 +222,7 @@ impl Ledger {
             }
             let told_late = told.token < token;
             assert!(
-                !told_late || hold.closed_with_session || hold.good_until <= other.told_at,
+                !told_late || hold.closed_with_session || !hold.is_good(other.told_at),
                 "granted on while its holder may believe in it: {hold:?} then {other:?}"
             );
         }
@@ -210,7 +242,7 @@ impl Ledger {
             };
             assert!(
                 !other.is_believed(now)
-                    || !(known_earlier || (!ended_early && hold.good_until > other.told_at)),
+                    || !(known_earlier || (!ended_early && hold.is_good(other.told_at))),
                 "two hold key {key} at {now:?}:\n{hold:?}\n{other:?}"
             );
         }
@@ -256,7 +288,7 @@ impl Ledger {
             hold.over_at.is_some()
                 || others_release
                 || hold.closed_with_session
-                || now >= hold.good_until,
+                || !hold.is_good(now),
             "not held any more, says the server at {now:?}: {hold:?}"
         );
         if !blocks_on {
@@ -272,6 +304,7 @@ impl Ledger {
             link,
             sent_at,
             lease_ms,
+            clock,
         } = extension;
         assert!(
             remaining_ms >= lease_ms,
@@ -283,6 +316,7 @@ impl Ledger {
         hold.check_not_over(sent_at);
         hold.good_before.push((hold.good_until, now));
         hold.good_until = hold.good_until.max(sent_at.plus_millis(lease_ms.into()));
+        hold.spans.push(Span::new(sent_at, lease_ms.into(), clock));
         hold.kept_until = hold.kept_until.max(now.plus_millis(lease_ms.into()));
         if !matches!(hold.who, Who::Native { link: own, .. } if own == link) {
             // It was alive, and from now on its session's end does not touch it.
@@ -352,7 +386,7 @@ impl Ledger {
     pub(crate) fn dlm_locked(
         &mut self,
         lease: &DlmLease,
-        sent_at: Time,
+        (sent_at, clock): (Time, Clock),
         given_back: bool,
         now: Time,
     ) {
@@ -360,6 +394,7 @@ impl Ledger {
             id: lease.id.clone(),
         };
         let good_until = sent_at.plus_millis(lease.ttl_ms);
+        let span = Span::new(sent_at, lease.ttl_ms, clock);
         let kept_until = now.plus_millis(lease.ttl_ms);
         let holds = &mut self.holds[lease.key];
         let hold = match holds
@@ -373,6 +408,7 @@ impl Ledger {
                 }
                 hold.good_before.push((hold.good_until, now));
                 hold.good_until = hold.good_until.max(good_until);
+                hold.spans.push(span);
                 hold.kept_until = hold.kept_until.max(kept_until);
                 hold.given_back |= given_back;
                 hold.clone()
@@ -384,6 +420,7 @@ impl Ledger {
                     seen_by: now,
                     told_at: now,
                     good_until,
+                    spans: vec![span],
                     kept_until,
                     good_before: Vec::new(),
                     given_back,
@@ -458,6 +495,7 @@ impl Ledger {
             seen_by: now,
             told_at: now,
             good_until: Time::ZERO,
+            spans: Vec::new(),
             kept_until: now.plus_millis(lease.ttl_ms),
             good_before: Vec::new(),
             given_back: true,

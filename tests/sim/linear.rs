@@ -172,6 +172,23 @@ pub(crate) fn check(history: &History, most_states: usize) -> Verdict {
     Verdict::Unexplained(search.describe(&furthest.expect("the first state was looked at")))
 }
 
+impl Op {
+    /// Whether it was answered, and so that it changes nothing, now or later. (A DLM Lock
+    /// that renews nothing now could take the key later.)
+    fn only_looks(&self) -> bool {
+        match self.answer {
+            None => false,
+            Some(Answer::Dlm { status, .. }) => match self.call {
+                Call::Lock { .. } => status != Status::Locked,
+                Call::Unlock { .. } => status != Status::Unlocked,
+                Call::Put { .. } => status != Status::Done,
+                _ => true,
+            },
+            Some(answer) => !matches!(answer, Answer::Extended { .. }),
+        }
+    }
+}
+
 struct Search<'a> {
     history: &'a History,
     /// By session, for each of its requests: when the first of it and later ones was
@@ -249,11 +266,11 @@ impl Search<'_> {
         for (_, session) in next {
             let others = open.len();
             self.push_judged(state, session, bound, open);
-            let is_answered = self.next_op(state, session).answer.is_some();
-            if is_answered && open.len() == others + 1 && open[others].differs_only_in_judged(state)
+            if self.next_op(state, session).only_looks()
+                && open.len() == others + 1
+                && open[others].differs_only_in_judged(state)
             {
-                // It changes nothing, so it may as well come first. What was not
-                // answered could change something later.
+                // It changes nothing whenever it comes, so it may as well come first.
                 open.drain(before..others);
                 return;
             }

@@ -369,6 +369,13 @@ fn good_histories_that_look_odd() {
     };
     let seen = state(true, 4_000, 0, (1_110, 1_111));
     told(&[&[held(1, (100, 101))], &[unseen], &[seen]]).is_good();
+    // A Lock that would renew nothing while another one asks, and takes the key later.
+    let first = lock(7, 1_000, (100, 101), Status::Locked);
+    let again = lock(7, 100, (150, 3_000), Status::Locked);
+    let refused = |at| dlm(Call::Unlock { id: 8 }, at, Status::NotOwner);
+    let others = [refused((155, 158)), refused((160, 200))];
+    let seen = state(true, 90, 0, (3_005, 3_010));
+    told(&[&[first], &[again], &others, &[seen]]).is_good();
     // A release that finds its lease over, and the next already there.
     let not_held = release(1, (1_090, 1_120), Some(Answer::NotHeld));
     let next = op(acquire(2, 5_000, 10), (200, 1_110), granted(2, 900));

@@ -5,9 +5,11 @@ use leasehold::dlm::Operation;
 use leasehold::mesh::MeshCounters;
 use leasehold::protocol::Reply;
 
+use crate::clocks::{Rates, WITHIN_MARGIN_PPM};
 use crate::dlm_talk::DlmTalk;
 use crate::link::{Conversation, Server};
 use crate::options::{Options, Style};
+use crate::shrink::try_play;
 use crate::talk::Ask;
 use crate::world::World;
 
@@ -318,5 +320,83 @@ fn a_dlm_lock_outlives_its_connection_at_every_step() {
                 is_within
             });
         }
+    }
+}
+
+/// Whether the ledger notices that a lease is given on to the next while its holder,
+/// whose clock is so much faster, relies on it: granted for `lease_ms`, or extended to it.
+fn relies_too_long(rates: Rates, fast_ppm: i64, lease_ms: u32, is_extended: bool) -> bool {
+    let play = |world: &mut World| {
+        let holder = world.connect_native(0);
+        world.env.links[holder].set_clock(rates.clock_of(fast_ppm));
+        let granted_ms = if is_extended { 700 } else { lease_ms };
+        let acquire = Ask::Acquire {
+            wait_ms: 0,
+            lease_ms: granted_ms,
+        };
+        world.request(holder, acquire, REMOTE);
+        world.rest();
+        let next = world.connect_native(1);
+        world.acquire(next, 60_000, REMOTE);
+        world.rest();
+        if is_extended {
+            let token = world.env.ledger.token_of(REMOTE, 0).expect("it is held");
+            world.request(holder, Ask::Extend { lease_ms, token }, REMOTE);
+        }
+        let over = world.env.now.plus_millis(60_000);
+        world.pass_until(over);
+        assert_eq!((world.grants_of(holder), world.grants_of(next)), (1, 1));
+    };
+    match try_play(&Options::plain(2, 4, Style::Copying), play) {
+        Ok(()) => false,
+        Err((_, fault)) => {
+            let message = fault.message();
+            assert!(message.contains("two hold key"), "{message}");
+            true
+        }
+    }
+}
+
+/// The lease bound: no client of any rate within the margin relies on a lease that was
+/// given on. Without the margin, or with a clock farther off, slow ones do.
+#[test]
+fn only_clocks_that_the_margin_is_for_never_rely_on_a_lease_too_long() {
+    let within = Rates::WITHIN_MARGIN;
+    let without = Rates {
+        keeps_margin: false,
+        ..within
+    };
+    let slowest = -WITHIN_MARGIN_PPM;
+    for is_extended in [false, true] {
+        for lease_ms in [1_000, 5_000, 20_000, 59_000] {
+            for fast_ppm in [slowest, slowest / 2, 0, -slowest] {
+                assert!(!relies_too_long(within, fast_ppm, lease_ms, is_extended));
+            }
+            assert!(relies_too_long(within, 3 * slowest, lease_ms, is_extended));
+            assert!(relies_too_long(without, 2 * slowest, lease_ms, is_extended));
+            assert!(!relies_too_long(without, 0, lease_ms, is_extended));
+        }
+        assert!(relies_too_long(without, slowest, 20_000, is_extended));
+        assert!(!relies_too_long(without, -slowest, 20_000, is_extended));
+    }
+}
+
+/// What random histories check of clocks fails for the same two reasons.
+#[test]
+fn random_histories_notice_clocks_that_the_margin_is_not_for() {
+    let without_margin = Rates {
+        keeps_margin: false,
+        ..Rates::WITHIN_MARGIN
+    };
+    let farther_off = Rates {
+        most_ppm: 2 * WITHIN_MARGIN_PPM,
+        ..Rates::WITHIN_MARGIN
+    };
+    for rates in [without_margin, farther_off] {
+        let is_noticed = |seed: u64| {
+            let options = Options::of_seed(seed).with_rates(rates);
+            try_play(&options, crate::play_in).is_err()
+        };
+        assert!((1..=crate::RUNS).any(is_noticed), "{rates:?}");
     }
 }

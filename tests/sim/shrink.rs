@@ -24,6 +24,12 @@ pub(crate) struct Fault {
     message: String,
 }
 
+impl Fault {
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+}
+
 thread_local! {
     static LAST: RefCell<Option<Fault>> = const { RefCell::new(None) };
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };

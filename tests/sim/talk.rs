@@ -5,6 +5,8 @@
 use leasehold::engine::time::Time;
 use leasehold::protocol::{ErrorCode, Reply, Request};
 
+use crate::clocks::Clock;
+use crate::covered::name_of;
 use crate::ledger::{Extension, Ledger, Told};
 
 /// What one frame asks.
@@ -70,6 +72,8 @@ pub(crate) struct Talk {
     link: usize,
     /// What it says Hello with.
     credential: &'static [u8],
+    /// Its client's.
+    pub(crate) clock: Clock,
     loops: u16,
     frames: Vec<Frame>,
     stream: Vec<u8>,
@@ -96,6 +100,7 @@ impl Talk {
         Talk {
             link,
             credential,
+            clock: Clock::TRUE,
             loops,
             frames: Vec::new(),
             stream: Vec::new(),
@@ -219,6 +224,7 @@ impl Talk {
                             link: self.link,
                             sent_at: now,
                             lease_ms,
+                            clock: self.clock,
                         });
                     }
                     _ => {}
@@ -255,6 +261,7 @@ impl Talk {
 
     fn hear_reply(&mut self, reply: &Reply, now: Time, ledger: &mut Ledger) {
         self.heard.push(*reply);
+        ledger.covered.note(name_of(reply));
         assert!(!self.is_refused, "after the last error: {reply:?}");
         let found = self.open.iter().position(|&index| {
             let frame = &self.frames[index];
@@ -279,10 +286,10 @@ impl Talk {
                 *code != ErrorCode::ShuttingDown || ledger.drains,
                 "refused without a drain: {reply:?}"
             );
-            assert!(
-                *code != ErrorCode::Overloaded || ledger.is_limited,
-                "refused without a limit: {reply:?}"
-            );
+            if *code == ErrorCode::Overloaded {
+                let key = frame.key.expect("only acquires are answered so");
+                ledger.check_refusal(key, frame.completed_at.unwrap_or(sent_at));
+            }
         }
         self.check_order(index, &frame, reply);
         match (reply, frame.ask, frame.key) {
@@ -304,6 +311,7 @@ impl Talk {
                     sent_at: self.first_sent(frame.owner).unwrap_or(sent_at),
                     waited_ms,
                     lease_ms,
+                    clock: self.clock,
                     closed_with_session: self.has_ended && self.asked_release_on_close,
                 };
                 ledger.granted(told, now);
@@ -333,6 +341,7 @@ impl Talk {
                     link: self.link,
                     sent_at,
                     lease_ms,
+                    clock: self.clock,
                 };
                 ledger.extended(extension, remaining_ms, now);
             }
@@ -465,6 +474,7 @@ impl Talk {
                     link: self.link,
                     sent_at,
                     lease_ms,
+                    clock: self.clock,
                 }),
                 Ask::Acquire { lease_ms, .. } if self.partial.first() == Some(&b'A') => {
                     ledger.grant_cut_off(key, lease_ms);

@@ -1,6 +1,7 @@
 //! Which module may use which, what the sans-I/O ones must not touch, and a few
 //! habits, read off the source.
 
+mod scenarios;
 mod source;
 
 use source::{Source, named_paths};
@@ -87,6 +88,28 @@ const MAY_TOUCH: &[(&str, &[&str])] = &[
     ("config", &["std::net", "std::fs", "rustix"]),
     // Reads one file at start, whose errors it passes on; makes random secrets.
     ("credentials", &["std::fs", "std::io", "getrandom"]),
+];
+
+/// Who asks what the wall clock shows. It may be set by hours at any moment, so no
+/// lease and no wait may come to depend on it.
+const MAY_READ_WALL: &[&str] = &[
+    // Defines how.
+    "src/clock.rs",
+    // The floor of the first token.
+    "src/driver/mod.rs",
+];
+
+/// Names by which the wall clock can be read.
+const WALL_CLOCKS: &[&str] = &[
+    "wall_nanos",
+    "Realtime",
+    "RealtimeCoarse",
+    "RealtimeAlarm",
+    "Tai",
+    "CLOCK_REALTIME",
+    "gettimeofday",
+    "SystemTime",
+    "UNIX_EPOCH",
 ];
 
 /// Longest source file, in lines.
@@ -238,6 +261,17 @@ fn habit_faults(path: &str, text: &str) -> Vec<String> {
     named.collect()
 }
 
+/// The wall clock, named where it may not be.
+fn wall_clock_fault(path: &str, text: &str) -> Option<String> {
+    if !path.starts_with("src/") || MAY_READ_WALL.contains(&path) {
+        return None;
+    }
+    let source = Source::new(text);
+    let is_wall = |token: &&String| WALL_CLOCKS.contains(&token.as_str());
+    let named = source.tokens.iter().find(is_wall)?;
+    Some(format!("{path}: {named} reads the wall clock"))
+}
+
 fn assert_none(faults: &[String]) {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
@@ -262,6 +296,19 @@ fn nothing_is_unsafe_or_unfinished() {
     let faults: Vec<_> = rust_files()
         .iter()
         .flat_map(|file| habit_faults(&file.path.to_string_lossy(), &file.text))
+        .collect();
+    assert_none(&faults);
+}
+
+/// Scenario 15: a wall clock that is set moves no lease and no wait.
+#[test]
+fn the_wall_clock_is_read_for_the_first_token_alone() {
+    let files = rust_files();
+    let read = |file: &&File| MAY_READ_WALL.contains(&&*file.path.to_string_lossy());
+    assert_eq!(files.iter().filter(read).count(), MAY_READ_WALL.len());
+    let faults: Vec<_> = files
+        .iter()
+        .filter_map(|file| wall_clock_fault(&file.path.to_string_lossy(), &file.text))
         .collect();
     assert_none(&faults);
 }
@@ -386,6 +433,20 @@ mod checks {
         ] {
             assert_none(&module_faults(path, text));
         }
+    }
+
+    #[test]
+    fn every_look_at_the_wall_clock_is_seen() {
+        for text in [
+            "fn f() { crate::clock::wall_nanos(); }",
+            "use std::time::SystemTime;",
+            "fn f() { clock_gettime(ClockId::Realtime); }",
+        ] {
+            assert!(wall_clock_fault("src/worker.rs", text).is_some(), "{text}");
+            assert!(wall_clock_fault("src/clock.rs", text).is_none(), "{text}");
+        }
+        let text = "// SystemTime\nfn f() { crate::clock::now(); }";
+        assert!(wall_clock_fault("src/worker.rs", text).is_none());
     }
 
     #[test]

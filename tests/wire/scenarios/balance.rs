@@ -1,11 +1,13 @@
 //! Which loop a session comes to.
 
-use super::random;
+use std::sync::Barrier;
+
+use super::{LONG_S, raise_descriptor_limit, random};
 use crate::common::client::Client;
 use crate::common::configuration::in_every_configuration;
 use crate::common::directory::Directory;
 use crate::common::server::Server;
-use crate::common::wire::{ANY_LOOP, hello};
+use crate::common::wire::{ANY_LOOP, acquire, hello};
 
 /// Connects and learns the loop from Welcome.
 fn greet(address: &str, wanted_loop: u16) -> (Client, u16) {
@@ -38,6 +40,51 @@ fn s27_sixty_four_connections_at_once_are_spread_exactly() {
             counts[usize::from(*loop_index)] += 1;
         }
         assert_eq!(counts, vec![per_loop; counts.len()]);
+    });
+}
+
+#[test]
+fn s33_a_thousand_clients_that_come_at_once_are_all_served_and_spread() {
+    const THREADS: usize = 16;
+    const PER_THREAD: usize = 64;
+    raise_descriptor_limit(1_200);
+    in_every_configuration(|configuration| {
+        let server = Server::start(configuration, &[]);
+        let address = &server.addresses()[0];
+        let start = Barrier::new(THREADS);
+        let loops: Vec<u16> = std::thread::scope(|scope| {
+            let come = |thread: usize| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    // Nobody waits for an answer before all of his have come.
+                    let connect = |_| {
+                        let mut client = Client::connect(address).unwrap();
+                        client.send(&hello(0, ANY_LOOP, 1, ""));
+                        client
+                    };
+                    let mut clients: Vec<Client> = (0..PER_THREAD).map(connect).collect();
+                    let mut loops = Vec::new();
+                    for (number, client) in clients.iter_mut().enumerate() {
+                        loops.push(client.welcome().loop_index);
+                        client.send(&acquire(2, 0, LONG_S, format!("{thread}.{number}")));
+                        client.granted(2);
+                    }
+                    (clients, loops)
+                })
+            };
+            let threads: Vec<_> = (0..THREADS).map(come).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().unwrap());
+            // All stay until the last has come.
+            let (clients, loops): (Vec<_>, Vec<_>) = ended.unzip();
+            drop(clients);
+            loops.concat()
+        });
+        let per_loop = THREADS * PER_THREAD / usize::from(configuration.loops);
+        for index in 0..configuration.loops {
+            let count = loops.iter().filter(|&&it| it == index).count();
+            assert_eq!(count, per_loop, "loop {index}");
+        }
     });
 }
 

@@ -8,8 +8,10 @@ use crate::common::client::Client;
 use crate::common::configuration::in_every_configuration;
 use crate::common::server::Server;
 use crate::common::wire::{
-    ANY_LOOP, RELEASE_ON_CLOSE, Reply, acquire, acquire_ms, extend_ms, hello, query,
+    ANY_LOOP, RELEASE_ON_CLOSE, Reply, acquire, acquire_ms, extend_ms, hello, query, release,
 };
+
+use rustix::process::Signal;
 
 /// Queues for `key` and asserts that it is granted, but not before `deadline`.
 #[track_caller]
@@ -18,6 +20,50 @@ fn assert_granted_after(client: &mut Client, key: &str, deadline: Instant) {
     client.granted(90);
     let early = deadline.saturating_duration_since(client.received_at());
     assert!(early.is_zero(), "granted {early:?} before the lease's end");
+}
+
+#[test]
+fn s16_a_stopped_server_ends_what_is_overdue_in_order_when_it_goes_on() {
+    in_every_configuration(|configuration| {
+        let server = Server::start(configuration, &[]);
+        for key in 0.. {
+            if stop_while_some_wait(&server, &key.to_string()) {
+                break;
+            }
+        }
+    });
+}
+
+/// Returns whether all could be queued before anything was over; else it shows nothing.
+fn stop_while_some_wait(server: &Server, key: &str) -> bool {
+    let [mut holder, mut second, mut third, mut brief] = [(); 4].map(|()| server.connect());
+    let sent = holder.send(&acquire_ms(1, 0, 300, key));
+    let token = holder.granted(1).token;
+    let is_late = || sent.elapsed() >= Duration::from_millis(200);
+    second.send(&acquire_ms(2, 100_000, 300, key));
+    holder.await_state(key, |state| state.waiters == 1 || is_late());
+    third.send(&acquire(3, LONG_S, LONG_S, key));
+    brief.send(&acquire_ms(4, 300, 100_000, key));
+    holder.await_state(key, |state| state.waiters == 3 || is_late());
+    if is_late() {
+        return false;
+    }
+    server.signal(Signal::STOP);
+    // What is waited for is time itself: by then the lease and one wait are over.
+    while sent.elapsed() < Duration::from_millis(700) {
+        std::thread::yield_now();
+    }
+    holder.send(&release(5, token, key));
+    server.signal(Signal::CONT);
+    holder.expect(Reply::NotHeld(5));
+    brief.expect(Reply::TimedOut(4));
+    let after = second.granted(2);
+    let last = third.granted(3);
+    assert!(token < after.token && after.token < last.token);
+    for client in [&mut holder, &mut second, &mut third, &mut brief] {
+        client.expect_quiet();
+    }
+    true
 }
 
 #[test]

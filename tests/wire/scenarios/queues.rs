@@ -2,22 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::LONG_S;
+use super::{LONG_S, raise_descriptor_limit};
 use crate::common::client::Client;
 use crate::common::configuration::in_every_configuration;
 use crate::common::server::Server;
 use crate::common::wire::{Reply, acquire, acquire_ms, cancel, release};
-
-use rustix::process::{Resource, getrlimit, setrlimit};
-
-/// Lets this process open as many descriptors as it ever may.
-fn raise_descriptor_limit(needed: u64) {
-    let mut limit = getrlimit(Resource::Nofile);
-    let allowed = limit.maximum.unwrap_or(u64::MAX);
-    assert!(allowed >= needed, "the hard descriptor limit is {allowed}");
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).expect("the soft limit may be raised");
-}
 
 fn queue(server: &Server, key: &str, owner: u64, place: u32) -> Client {
     let mut client = server.connect();
