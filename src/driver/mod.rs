@@ -28,7 +28,6 @@ use signal_hook::iterator::Signals;
 pub use identity_files::{CreateIdentityError, create_identity_file};
 pub use listener::BindError;
 
-use crate::clock;
 use crate::config::{Config, Io, Listen};
 use crate::credentials::Credentials;
 use crate::dlm::DlmLimits;

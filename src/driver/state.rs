@@ -14,9 +14,8 @@ use crate::clock;
 use crate::config::{Config, Grace, Listen, StateDirectory};
 use crate::durability::{self, Durable, LeaseRecord};
 use crate::engine::time::Time;
-use crate::store::{
-    self, DefaultDirectory, Opened, PreviousEnd, Store, StoreConfig, StoreHandle, StorePort,
-};
+use crate::store::directory::{Environment, Listens, default_directory};
+use crate::store::{Opened, PreviousEnd, Store, StoreConfig, StoreHandle, StorePort};
 
 /// What a server starts with.
 #[derive(Debug)]
@@ -136,21 +135,29 @@ fn directory(config: &Config) -> Result<Option<PathBuf>, ServeError> {
         return Ok(None);
     };
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let name = match &name {
-        Listen::Tcp(address) => address.to_string(),
-        Listen::Unix(path) => path.display().to_string(),
-    };
-    let default = DefaultDirectory {
-        systemd: variable("STATE_DIRECTORY"),
+    let (systemd, xdg, home) = (
+        variable("STATE_DIRECTORY"),
+        variable("XDG_STATE_HOME"),
+        variable("HOME"),
+    );
+    let environment = Environment {
+        state_directory: systemd.as_deref(),
         is_root: geteuid().is_root(),
-        xdg_state_home: variable("XDG_STATE_HOME"),
-        home: variable("HOME"),
-        name,
+        xdg_state_home: xdg.as_deref(),
+        home: home.as_deref(),
     };
-    match store::default_directory(&default) {
-        Some(directory) => Ok(Some(directory)),
-        None => Err(ServeError::NoStateDirectory),
-    }
+    let listens = match &name {
+        Listen::Tcp(address) => Listens {
+            tcp: Some(*address),
+            ..Listens::default()
+        },
+        Listen::Unix(path) => Listens {
+            unix: Some(path),
+            ..Listens::default()
+        },
+    };
+    let directory = default_directory(&environment, &listens);
+    directory.map(Some).ok_or(ServeError::NoStateDirectory)
 }
 
 /// Says what the start has found.
@@ -160,7 +167,7 @@ fn tell(config: &StoreConfig, opened: &Opened) {
     match opened.previous {
         PreviousEnd::None => info!("state in {directory}, which is new"),
         PreviousEnd::Clean { left_ms: 0 } => {
-            info!("state in {directory}: nothing was held at the end")
+            info!("state in {directory}: nothing was held at the end");
         }
         PreviousEnd::Clean { left_ms } => {
             info!("state in {directory}: leases had {left_ms} ms left at the end");

@@ -64,6 +64,7 @@ impl Start {
             d_ms: self.state.d_ms,
             cap_ms,
             mark: self.state.mark,
+            token_block: TOKEN_BLOCK,
             started_at: now,
             grace_end: match self.wait_ms {
                 0 => Time::ZERO,

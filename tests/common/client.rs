@@ -255,12 +255,6 @@ impl Client {
         }
     }
 
-    /// Asks for a key's state again and again until so many wait for it.
-    #[track_caller]
-    pub fn await_state_of_waiters(&mut self, key: impl AsRef<[u8]>, waiters: u32) {
-        self.await_state(key, |state| state.waiters == waiters);
-    }
-
     /// The session is open, and owes nothing but what was read: a ping is
     /// answered next.
     #[track_caller]

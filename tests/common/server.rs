@@ -252,12 +252,6 @@ impl Server {
         control
     }
 
-    /// Ends it as a crash does: at once, and it learns nothing of it.
-    pub fn kill(mut self) {
-        self.child.kill().expect("it runs and is ours");
-        self.reap();
-    }
-
     /// Waits for its end.
     pub fn wait(&mut self) -> Ended {
         match self.next_line() {

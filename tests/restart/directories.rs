@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::{expect_taken, start, take};
+use super::{expect_taken, kill, start, take};
 use crate::common::configuration::{CONFIGURATIONS, Configuration};
 use crate::common::directory::Directory;
 use crate::common::server::{Ended, Server, serve_command};
@@ -65,26 +65,26 @@ fn s54_a_second_server_on_one_directory_is_refused() {
 #[test]
 fn a_copy_that_is_damaged_or_missing_is_made_good() {
     let state = Directory::new("restart");
-    start(CONFIGURATION, state.path(), &[]).kill();
+    kill(start(CONFIGURATION, state.path(), &[]));
     for damaged in 0..2 {
         let server = start(CONFIGURATION, state.path(), &["--grace", "skip"]);
         take(&mut server.connect(), "k", 60_000);
-        server.kill();
+        kill(server);
         fs::write(&copies(state.path())[damaged], "not a state").unwrap();
         let server = start(CONFIGURATION, state.path(), &[]);
         expect_taken(&mut server.connect(), "k");
-        server.kill();
+        kill(server);
         fs::remove_file(&copies(state.path())[damaged]).unwrap();
         let server = start(CONFIGURATION, state.path(), &[]);
         expect_taken(&mut server.connect(), "k");
-        server.kill();
+        kill(server);
     }
 }
 
 #[test]
 fn nothing_is_served_when_both_copies_are_damaged() {
     let state = Directory::new("restart");
-    start(CONFIGURATION, state.path(), &[]).kill();
+    kill(start(CONFIGURATION, state.path(), &[]));
     for copy in copies(state.path()) {
         fs::write(copy, "not a state").unwrap();
     }
@@ -155,7 +155,7 @@ fn skipping_the_grace_is_said_loudly() {
     let state = Directory::new("restart");
     let server = start(CONFIGURATION, state.path(), &[]);
     take(&mut server.connect(), "k", 60_000);
-    server.kill();
+    kill(server);
     let mut server = start(CONFIGURATION, state.path(), &["--grace", "skip"]);
     take(&mut server.connect(), "k", 1);
     server.signal(rustix::process::Signal::TERM);

@@ -1,6 +1,6 @@
 //! The JackrabbitDLM protocol over a restart: in grace, and the long locks that go on.
 
-use super::{expect_taken, start, take};
+use super::{expect_taken, kill, start, take};
 use crate::common::configuration::{Configuration, in_every_configuration};
 use crate::common::directory::Directory;
 use crate::common::wire::{Reply, acquire, acquire_ms, release};
@@ -12,7 +12,7 @@ fn in_grace_nothing_of_an_unknown_key_is_the_asker_s() {
         let state = Directory::new("restart");
         let server = start(configuration, state.path(), &[]);
         expect(&server, &lock("A", "k", "60"), &own("Locked", "A"));
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &[]);
         for id in ["A", "B"] {
             expect(&server, &lock(id, "k", "60"), &bare("NotOwner"));
@@ -27,7 +27,7 @@ fn in_grace_nothing_of_an_unknown_key_is_the_asker_s() {
         // Somebody who waits for it changes nothing.
         let mut native = server.connect();
         native.send(&acquire(1, 60, 1, "k"));
-        native.await_state_of_waiters("k", 1);
+        native.await_state("k", |state| state.waiters == 1);
         expect(&server, &lock("A", "k", "60"), &bare("NotOwner"));
         expect(&server, &unlock("A", "k"), &bare("Unlocked"));
         assert_eq!(native.state("k").waiters, 1);
@@ -42,7 +42,7 @@ fn a_lock_longer_than_any_grace_goes_on_after_a_crash() {
         expect(&server, &lock("A", "k", "3000"), &own("Locked", "A"));
         expect(&server, &lock("A", "released", "3000"), &own("Locked", "A"));
         expect(&server, &unlock("A", "released"), &own("Unlocked", "A"));
-        server.kill();
+        kill(server);
         // On another number of loops, too.
         let loops = 5 - configuration.loops;
         let configuration = Configuration {
@@ -62,10 +62,10 @@ fn a_lock_longer_than_any_grace_goes_on_after_a_crash() {
         // What was released is free at once: no short lease was told of.
         take(&mut native, "released", 1_000);
         native.send(&acquire(1, 200, 1, "k"));
-        native.await_state_of_waiters("k", 1);
+        native.await_state("k", |state| state.waiters == 1);
         expect(&server, &unlock("A", "k"), &own("Unlocked", "A"));
         native.granted(1);
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &["--grace", "skip"]);
         expect(&server, &test_lock("A", "k"), &bare("Unlocked"));
     });
@@ -80,7 +80,7 @@ fn a_short_lock_that_was_made_long_goes_on_after_a_crash() {
         expect(&server, &lock("A", "k", "2000"), &own("Locked", "A"));
         expect(&server, &lock("B", "l", "1"), &own("Locked", "B"));
         expect(&server, &put("B", "l", "2000", "x"), &own("Done", "B"));
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &[]);
         expect(&server, &test_lock("A", "k"), &own("Locked", "A"));
         expect(&server, &test_lock("B", "l"), &own("Locked", "B"));

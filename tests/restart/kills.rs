@@ -14,7 +14,7 @@ use leasehold::client::{
 };
 use leasehold::clock::{self, Time};
 
-use super::start;
+use super::{kill, start};
 use crate::common::configuration::{CONFIGURATIONS, Configuration};
 use crate::common::directory::Directory;
 use crate::common::server::Server;
@@ -238,7 +238,7 @@ fn s31_s32_no_kill_grants_twice_or_counts_tokens_anew() {
                 expect(&server, &lock("A", "long", "9000"), &own("Locked", "A"));
                 is_locked = true;
             }
-            server.kill();
+            kill(server);
         }
         notes.end();
     });

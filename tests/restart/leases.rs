@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::{expect_taken, start, take, take_after};
+use super::{expect_taken, kill, start, take, take_after};
 use crate::common::configuration::in_every_configuration;
 use crate::common::directory::Directory;
 use crate::common::wire::{Reply, acquire_ms, extend_ms, query, release};
@@ -14,7 +14,7 @@ fn s32_after_a_crash_no_key_is_granted_while_a_lease_from_before_may_be_alive() 
         let server = start(configuration, state.path(), &[]);
         let mut client = server.connect();
         let lease = take(&mut client, "k", 900);
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &[]);
         let mut client = server.connect();
         expect_taken(&mut client, "k");
@@ -37,11 +37,11 @@ fn s32_waiters_queue_in_grace_and_are_granted_in_order_at_its_end() {
         let state = Directory::new("restart");
         let server = start(configuration, state.path(), &[]);
         let lease = take(&mut server.connect(), "k", 1_000);
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &[]);
         let (mut first, mut second) = (server.connect(), server.connect());
         first.send(&acquire_ms(1, 60_000, 60_000, "k"));
-        first.await_state_of_waiters("k", 1);
+        first.await_state("k", |state| state.waiters == 1);
         second.send(&acquire_ms(2, 60_000, 60_000, "k"));
         let token = first.granted(1).token;
         assert!(first.received_at() >= lease.until && token > lease.token);
@@ -111,7 +111,7 @@ fn s55_a_drain_during_grace_leaves_the_rest_of_it_to_the_next_start() {
         let state = Directory::new("restart");
         let server = start(configuration, state.path(), &[]);
         let lease = take(&mut server.connect(), "k", 2_000);
-        server.kill();
+        kill(server);
         for _ in 0..2 {
             let mut server = start(configuration, state.path(), &[]);
             expect_taken(&mut server.connect(), "k");
@@ -150,7 +150,7 @@ fn s56_a_short_lease_that_was_extended_is_waited_for_to_its_new_end() {
         let sent_at = client.send(&extend_ms(1, 3_000, lease.token, "k"));
         assert!(matches!(client.reply(), Reply::Extended { owner: 1, .. }));
         lease.until = sent_at + std::time::Duration::from_millis(3_000);
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &[]);
         take_after(&mut server.connect(), "k", &lease);
     });
@@ -162,9 +162,9 @@ fn a_crash_right_after_a_start_waits_anew() {
         let state = Directory::new("restart");
         let server = start(configuration, state.path(), &[]);
         let lease = take(&mut server.connect(), "k", 2_000);
-        server.kill();
+        kill(server);
         for _ in 0..3 {
-            start(configuration, state.path(), &[]).kill();
+            kill(start(configuration, state.path(), &[]));
         }
         let server = start(configuration, state.path(), &[]);
         take_after(&mut server.connect(), "k", &lease);
@@ -175,7 +175,7 @@ fn a_crash_right_after_a_start_waits_anew() {
 fn a_crash_before_any_grant_is_followed_by_no_wait() {
     in_every_configuration(|configuration| {
         let state = Directory::new("restart");
-        start(configuration, state.path(), &[]).kill();
+        kill(start(configuration, state.path(), &[]));
         let server = start(configuration, state.path(), &[]);
         take(&mut server.connect(), "k", 1_000);
     });
@@ -196,7 +196,7 @@ fn s31_tokens_grow_over_crashes() {
                 client.send(&release(1, token, "k"));
                 client.expect(Reply::Released(1));
             }
-            server.kill();
+            kill(server);
         }
     });
 }
@@ -207,7 +207,7 @@ fn a_long_query_in_grace_tells_what_is_left() {
         let state = Directory::new("restart");
         let server = start(configuration, state.path(), &[]);
         take(&mut server.connect(), "k", 200_000);
-        server.kill();
+        kill(server);
         let server = start(configuration, state.path(), &["--expiry-grace-ms", "50000"]);
         let mut client = server.connect();
         client.send(&query(1, "unknown"));

@@ -24,6 +24,8 @@ mod leases;
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use common::client::Client;
 use common::configuration::Configuration;
 use common::server::{Server, serve_command};
@@ -39,6 +41,12 @@ fn start(configuration: Configuration, state: &str, flags: &[&str]) -> Server {
         .arg(state)
         .args(flags);
     Server::launch(command).unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"))
+}
+
+/// Ends a server as a crash does: at once, and it learns nothing of it.
+fn kill(mut server: Server) {
+    server.signal(Signal::KILL);
+    assert_eq!(server.wait().code, None, "it had ended by itself");
 }
 
 /// A lease as its client believes in it, up to the very end of the protocol's bound.

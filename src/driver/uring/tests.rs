@@ -18,6 +18,7 @@ use super::setup::Way;
 use super::*;
 use crate::config::ServeArgs;
 use crate::driver::loops::Loops;
+use crate::driver::state::StartState;
 use crate::driver::{identity_files, worker_config};
 use crate::mesh;
 use crate::protocol::{Reply, Request};
@@ -58,8 +59,10 @@ fn config() -> WorkerConfig {
         #[command(flatten)]
         args: ServeArgs,
     }
-    let command = Command::try_parse_from(["serve"]).unwrap();
-    worker_config(&command.args.into_config().unwrap(), None, 1).unwrap()
+    let command = Command::try_parse_from(["serve", "--state-dir", "none"]).unwrap();
+    let config = command.args.into_config().unwrap();
+    let state = StartState::open(&config).unwrap();
+    worker_config(&config, None, &state).unwrap()
 }
 
 /// A loop and the way to it.
@@ -170,7 +173,7 @@ fn new_loops(
             ..config.clone()
         };
         let worker = Worker::new(config, port);
-        let turn = Turn::new(worker, Arc::clone(&loops), identities, Duration::ZERO);
+        let turn = Turn::new(worker, Arc::clone(&loops), identities, None, Duration::ZERO);
         let listeners = vec![(Protocol::Native, listener)];
         event_loops.push(UringLoop::new(turn, listeners, options).unwrap());
     }
