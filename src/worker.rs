@@ -327,7 +327,7 @@ impl Worker {
         let (engine, mut out) = self.engine_and_outbox();
         engine.handle_timeouts(now, steps, &mut out);
         engine.take_work();
-        self.settle_held(now);
+        self.settle_held(now, steps);
         for _ in 0..SESSION_ENDS_PER_TURN {
             if let Some(id) = self.stalls.pop_due(now, &self.sessions) {
                 self.counters.stalled += 1;

@@ -180,7 +180,7 @@ impl Engine {
             if !self.is_dlm_held_by(entry, holder) {
                 return DlmLock::NotOwner.into();
             }
-            if self.recorder.records(lease_ms) && self.recorder.is_full() {
+            if self.is_record_refused(now, entry, lease_ms) {
                 return DlmLock::Overloaded.into();
             }
             self.counters.dlm_renewed += 1;
@@ -239,7 +239,7 @@ impl Engine {
                 DlmUnlock::Unlocked
             }
             // Whose it was before the start is not known; here nobody has it.
-            Some(entry) if self.is_unknown(now, entry) => DlmUnlock::Absent,
+            Some(entry) if self.is_unknown(entry) => DlmUnlock::Absent,
             Some(_) => return DlmUnlock::NotOwner.into(),
         };
         DlmOutcome::new(unlock, self.needs_of_free_key(key))
@@ -278,8 +278,11 @@ impl Engine {
         if found.is_some_and(|record| !self.is_data_of(record, holder)) {
             return DlmPut::NotOwner.into();
         }
-        // Were the lock the holder's, it would take a record.
-        if self.recorder.records(lease_ms) && self.recorder.is_full() {
+        let lock_hash = self.tables.locks.hash(key);
+        let lock = self
+            .find_settled(now, lock_hash, key, out)
+            .filter(|&entry| self.is_dlm_held_by(entry, holder));
+        if lock.is_some_and(|entry| self.is_record_refused(now, entry, lease_ms)) {
             return DlmPut::Overloaded.into();
         }
         let has_room = |engine: &Engine| {
@@ -293,7 +296,7 @@ impl Engine {
             engine.has_memory(bytes)
         };
         if !has_room(self) {
-            // A found record outlives this: its deadline is later than now.
+            // What was found outlives this: its deadline is later than now.
             self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
         }
         if !has_room(self) {
@@ -312,13 +315,10 @@ impl Engine {
         self.tables.data.records[record].deadline = deadline;
         self.wheel
             .arm(&mut self.tables, timer, deadline.tick_ceil());
-        let lock_hash = self.tables.locks.hash(key);
-        if let Some(entry) = self.find_settled(now, lock_hash, key, out)
-            && self.is_dlm_held_by(entry, holder)
-        {
-            return DlmOutcome::new(DlmPut::Done, self.renew(now, entry, lease_ms));
+        match lock {
+            Some(entry) => DlmOutcome::new(DlmPut::Done, self.renew(now, entry, lease_ms)),
+            None => DlmPut::Done.into(),
         }
-        DlmPut::Done.into()
     }
 
     /// The holder's value.

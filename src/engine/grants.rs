@@ -31,6 +31,9 @@ impl Engine {
             let group = self.tables.locks.sides[side].group;
             if self.drain.has_begun() {
                 self.end_waits_of_drained_key(now, entry, out);
+                if self.drop_unknown(entry) {
+                    return false;
+                }
             }
             if group != NONE
                 && let GroupState::Closing(closed_at) = self.sessions.groups[group].state

@@ -21,9 +21,21 @@ impl Engine {
     fn check_grants(&self) {
         let mut held = 0;
         for (_, entry) in self.tables.locks.entries.iter() {
-            if entry.holder == Holder::Nobody {
+            if entry.is_unknown() {
+                assert_eq!(entry.deadline, self.grace_end);
+                let queue = self
+                    .tables
+                    .locks
+                    .sides
+                    .get(entry.side)
+                    .map(|side| &side.queue);
                 assert!(
-                    self.limits.expiry_grace_ms > 0 || entry.deadline == self.grace_end,
+                    queue.is_some_and(|queue| queue.count > 0),
+                    "a key of which nothing is known is kept for those who wait for it"
+                );
+            } else if entry.holder == Holder::Nobody {
+                assert!(
+                    self.limits.expiry_grace_ms > 0,
                     "only a grace holds a key for nobody"
                 );
             } else {

@@ -43,6 +43,14 @@ pub(super) struct Entry {
 
 const _: () = assert!(PagedSlab::<Entry>::SLOT_BYTES == 64);
 
+impl Entry {
+    /// Whether nothing is known of its key but that it may be held from before the start:
+    /// no grant of this server's has been on it.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.holder == Holder::Nobody && self.token == 0
+    }
+}
+
 /// Who holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {

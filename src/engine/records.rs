@@ -120,6 +120,15 @@ impl Engine {
         }
     }
 
+    /// Whether a DLM holder's lease cannot become `lease_ms` now, because its record would
+    /// change and as many are under way as may be.
+    pub(super) fn is_record_refused(&self, now: Time, entry: u32, lease_ms: u64) -> bool {
+        let fields = &self.tables.locks.entries[entry];
+        (fields.is_recorded || self.recorder.records(lease_ms))
+            && now.plus_millis(lease_ms) > fields.deadline
+            && self.recorder.is_full()
+    }
+
     /// What has to be durable before a reply tells that a key is free.
     pub(super) fn needs_of_free_key(&self, key: &[u8]) -> Needs {
         Needs {
@@ -172,11 +181,8 @@ impl Engine {
     }
 
     /// Whether the key of `entry` has one only because somebody waits for what is not known.
-    pub(super) fn is_unknown(&self, now: Time, entry: u32) -> bool {
-        let fields = &self.tables.locks.entries[entry];
-        self.is_in_grace(now)
-            && fields.holder == Holder::Nobody
-            && fields.deadline == self.grace_end
+    pub(super) fn is_unknown(&self, entry: u32) -> bool {
+        self.tables.locks.entries[entry].is_unknown()
     }
 
     /// An entry for a key of which nothing is known, so that somebody can wait for it.
@@ -186,12 +192,15 @@ impl Engine {
         entry
     }
 
-    /// Removes the entry of an unknown key for which nobody waits any more.
-    pub(super) fn drop_unknown(&mut self, now: Time, entry: u32) {
-        if self.is_unknown(now, entry) && self.tables.locks.entries[entry].side == NONE {
+    /// Removes the entry of an unknown key for which nobody waits any more. Returns
+    /// whether it was one.
+    pub(super) fn drop_unknown(&mut self, entry: u32) -> bool {
+        let is_idle = self.is_unknown(entry) && self.tables.locks.entries[entry].side == NONE;
+        if is_idle {
             self.disarm_lease(entry);
             self.tables.locks.remove(entry);
         }
+        is_idle
     }
 
     /// Until when the next start has to wait, whatever is recorded: the end of the longest

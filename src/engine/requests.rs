@@ -97,13 +97,19 @@ impl Engine {
         };
         self.counters.extended += 1;
         let lease_ms = u64::from(lease_ms);
-        self.lengthen(now, entry, lease_ms);
+        let moves = self.lengthen(now, entry, lease_ms);
         let group = self.tables.locks.side(entry).map_or(NONE, |s| s.group);
         if group != NONE && self.sessions.groups[group].session != session {
             self.leave_group(entry);
         }
         let deadline = self.tables.locks.entries[entry].deadline;
-        out.extended(session, owner, now, deadline, self.needs(entry, lease_ms));
+        // The reply tells of all that is left, whatever was asked for.
+        let told_ms = if moves {
+            lease_ms
+        } else {
+            deadline.millis_since_ceil(now)
+        };
+        out.extended(session, owner, now, deadline, self.needs(entry, told_ms));
     }
 
     pub(super) fn cancel(
@@ -119,7 +125,7 @@ impl Engine {
         let cancelled = match self.find_settled(now, hash, key, out) {
             Some(entry) => {
                 let cancelled = self.cancel_oldest(now, session, entry, target, out);
-                self.drop_unknown(now, entry);
+                self.drop_unknown(entry);
                 cancelled
             }
             None => false,
@@ -150,11 +156,13 @@ impl Engine {
                 self.end_overdue_waits(now, entry, out);
                 let deadline = self.tables.locks.entries[entry].deadline;
                 let remaining_ms = deadline.millis_since_ceil(now);
+                let waiters = self.queue_count(entry);
+                self.drop_unknown(entry);
                 Reply::State {
                     owner,
                     held: true,
                     remaining_ms: u32::try_from(remaining_ms).unwrap_or(u32::MAX),
-                    waiters: self.queue_count(entry),
+                    waiters,
                 }
             }
         };
@@ -255,10 +263,12 @@ impl Engine {
             self.run_due_timers(now, self.work_done + ROOM_STEPS, out);
         }
         if self.is_session_full(caller.session) {
-            self.end_overdue_waits_of_session(now, caller.session, out);
+            self.end_overdue_waits_of_session(now, caller.session, NONE, out);
         }
         // A queue that takes nobody says so first: that is worth no entry.
-        let is_refused_anyway = self.is_session_full(caller.session) || self.is_server_full();
+        let is_refused_anyway = self.is_session_full(caller.session)
+            || self.is_server_full()
+            || self.limits.max_waiters_per_key == 0;
         if is_refused_anyway || self.make_room_for_grant(now, (hash, key), |_| 0, out) {
             let entry = self.insert_unknown((hash, key));
             self.enqueue(now, caller, acquire, entry, (hash, key), out);
@@ -290,7 +300,7 @@ impl Engine {
             };
         }
         self.try_enqueue(now, caller, acquire, entry, out);
-        self.drop_unknown(now, entry);
+        self.drop_unknown(entry);
     }
 
     fn try_enqueue(
@@ -302,7 +312,7 @@ impl Engine {
         out: &mut impl Outbox,
     ) {
         if self.is_session_full(caller.session) {
-            self.end_overdue_waits_of_session(now, caller.session, out);
+            self.end_overdue_waits_of_session(now, caller.session, entry, out);
         }
         if self.is_session_full(caller.session) {
             self.refuse(caller, acquire, ErrorCode::TooManyQueued, out);
@@ -407,11 +417,12 @@ impl Engine {
     }
 
     /// Answers the waits of one session that are over, so that they do not count; a
-    /// walk of all its waiters.
+    /// walk of all its waiters. The entry `kept` stays, if nobody else waits there.
     fn end_overdue_waits_of_session(
         &mut self,
         now: Time,
         session: SessionId,
+        kept: u32,
         out: &mut impl Outbox,
     ) {
         let mut next = self.sessions.get(session).map_or(NONE, |c| c.waiters.head);
@@ -419,9 +430,13 @@ impl Engine {
             self.work_done += 1;
             let waiter = next;
             let found = &self.tables.waiters[waiter];
+            let entry = found.entry;
             next = found.session_links.next;
             if now >= found.deadline() {
                 self.end_wait(waiter, WaitEnd::TimedOut, out);
+                if entry != kept {
+                    self.drop_unknown(entry);
+                }
             }
         }
     }

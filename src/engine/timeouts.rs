@@ -83,7 +83,7 @@ impl Engine {
             let waiter = next;
             next = self.tables.waiters[waiter].session_links.next;
             let Waiter { owner, entry, .. } = self.take_waiter(waiter);
-            self.drop_unknown(now, entry);
+            self.drop_unknown(entry);
             self.counters.gone += 1;
             if end == SessionEnd::Orderly {
                 out.reply(session, Reply::TimedOut { owner });
@@ -150,7 +150,7 @@ impl Engine {
             TimerKind::Wait => {
                 let entry = self.tables.waiters[timer.index()].entry;
                 self.end_wait(timer.index(), WaitEnd::TimedOut, out);
-                self.drop_unknown(now, entry);
+                self.drop_unknown(entry);
             }
             TimerKind::Data => self.remove_data(timer.index()),
         }
@@ -178,8 +178,10 @@ impl Engine {
             self.drain = Drain::AnsweringWaiters {
                 next_waiter: next_waiter + 1,
             };
-            if self.tables.waiters.get(next_waiter).is_some() {
+            if let Some(waiter) = self.tables.waiters.get(next_waiter) {
+                let entry = waiter.entry;
                 self.end_drained_wait(now, next_waiter, out);
+                self.drop_unknown(entry);
             }
         }
     }

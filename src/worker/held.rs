@@ -17,9 +17,6 @@ use crate::limits::TOKEN_END;
 use crate::mesh::DlmAnswer;
 use crate::protocol::{ErrorCode, Reply};
 
-/// Held replies that are sent or refused in one turn.
-const SETTLED_PER_TURN: usize = 1024;
-
 /// How long a mark that could not be written is let be, in milliseconds.
 const RESERVE_AGAIN_MS: u64 = 1_000;
 
@@ -162,7 +159,10 @@ impl HeldReplies {
             return;
         }
         self.waiting.push(Held { needs, reply });
-        self.raise_if_needed();
+        // For what waits already, a raise is under way or none would help.
+        if needs.lease_ms > self.limit_ms {
+            self.raise_if_needed();
+        }
     }
 
     /// Whether a session's end has to wait for replies that are held.
@@ -263,7 +263,9 @@ impl HeldReplies {
 
     fn lower_if_due(&mut self, now: Time) {
         if self.poll_timeout().is_some_and(|due| due <= now) {
-            // All that was longer is over by now, here.
+            // All that was longer is over by now, here. Of what is longer than the next
+            // lower D nothing was noted so far.
+            self.last_long = now;
             self.limit_ms = self.long_ms;
             self.long_ms = durability::lower_d(self.limit_ms);
             let to_ms = self.limit_ms;
@@ -320,9 +322,9 @@ impl Worker {
         self.engine.last_deadline()
     }
 
-    /// Sends or refuses replies that wait no longer.
-    pub(super) fn settle_held(&mut self, now: Time) {
-        for _ in 0..SETTLED_PER_TURN {
+    /// Sends or refuses replies that wait no longer, at most `budget` of them.
+    pub(super) fn settle_held(&mut self, now: Time, budget: u32) {
+        for _ in 0..budget {
             let Some((reply, is_met)) = self.held.settled.pop_front() else {
                 return;
             };

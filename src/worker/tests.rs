@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod dlm;
+mod durability;
 mod mesh;
 
 use super::*;
@@ -165,16 +166,19 @@ impl World {
 
     /// Takes the replies that were sent to `id` since last asked.
     fn replies(&mut self, id: SessionId) -> Vec<Reply> {
-        let bytes = self.take_sent(id);
-        let mut rest = bytes.as_slice();
-        let mut replies = Vec::new();
-        while let Some((reply, length)) = Reply::decode(rest).unwrap() {
-            replies.push(reply);
-            rest = &rest[length..];
-        }
-        assert!(rest.is_empty(), "a reply was sent in part");
-        replies
+        decoded(&self.take_sent(id))
     }
+}
+
+fn decoded(bytes: &[u8]) -> Vec<Reply> {
+    let mut rest = bytes;
+    let mut replies = Vec::new();
+    while let Some((reply, length)) = Reply::decode(rest).unwrap() {
+        replies.push(reply);
+        rest = &rest[length..];
+    }
+    assert!(rest.is_empty(), "a reply was sent in part");
+    replies
 }
 
 fn frames(requests: &[Request<'_>]) -> Vec<u8> {

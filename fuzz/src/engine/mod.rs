@@ -10,10 +10,11 @@ use leasehold::engine::{
     DlmErase, DlmGet, DlmLock, DlmPut, DlmTest, DlmUnlock, EngineLimits, SessionEnd, time,
 };
 
-/// The first bytes choose the limits; the others are what happens.
+/// The first bytes choose the limits and what a restart left; the others are what happens.
 pub(crate) fn run(data: &[u8]) {
     let mut source = Source::new(data);
-    let mut pair = Pair::new(pair::limits(&mut source));
+    let limits = pair::limits(&mut source);
+    let mut pair = Pair::new(limits, &mut source);
     while !source.is_empty() {
         pair.step(&mut source);
     }

@@ -6,11 +6,12 @@ mod model;
 use super::time::{NANOS_PER_MS, Time};
 use super::{EngineLimits, SessionEnd};
 use crate::source::Source;
-use leasehold::durability::Needs;
+use leasehold::durability::{Durable, LeaseRecord, Needs, RecordChange, TOKEN_BLOCK};
 use leasehold::engine::{Caller, DlmHolder, Engine, Outbox};
 use leasehold::ids::{GrantRef, SessionId};
 use leasehold::protocol::{ErrorCode, Reply, Request};
 use model::{DlmId, Model};
+use std::collections::BTreeMap;
 
 const KEYS: [&str; 4] = ["a", "b", "c", "a key too long to lie in its entry"];
 const SESSIONS: usize = 4;
@@ -76,6 +77,8 @@ pub(super) struct Pair {
     recorder: Recorder,
     now: Time,
     generations: [u32; SESSIONS],
+    /// What the records say after all changes so far.
+    records: BTreeMap<Box<[u8]>, LeaseRecord>,
 }
 
 pub(super) fn limits(source: &mut Source<'_>) -> EngineLimits {
@@ -94,14 +97,53 @@ pub(super) fn limits(source: &mut Source<'_>) -> EngineLimits {
 }
 
 impl Pair {
-    pub(super) fn new(limits: EngineLimits) -> Pair {
-        Pair {
-            engine: Engine::new(limits, FIRST_TOKEN, 0x5eed),
-            model: Model::new(limits, FIRST_TOKEN),
+    /// After a restart: with a grace, longer DLM leases that are recorded, and some that
+    /// were, each of them or not.
+    pub(super) fn new(limits: EngineLimits, source: &mut Source<'_>) -> Pair {
+        let now = Time::from_millis(1_000_000);
+        let grace_nanos = source.below(2) as u64 * u64::from(source.byte()) * (NANOS_PER_MS / 2);
+        let grace_end = Time::from_nanos(now.as_nanos() + grace_nanos);
+        let cap_ms = match source.byte() {
+            0 => u64::MAX,
+            cap_ms => cap_ms.into(),
+        };
+        let durable = Durable {
+            d_ms: 0,
+            cap_ms,
+            mark: FIRST_TOKEN + TOKEN_BLOCK,
+            token_block: TOKEN_BLOCK,
+            started_at: now,
+            grace_end,
+        };
+        let mut pair = Pair {
+            engine: Engine::new(limits, FIRST_TOKEN, 0x5eed).with_durability(&durable, usize::MAX),
+            model: Model::new(limits, FIRST_TOKEN).restarted(grace_end, cap_ms),
             recorder: Recorder::default(),
-            now: Time::from_millis(1_000_000),
+            now,
             generations: [0; SESSIONS],
+            records: BTreeMap::new(),
+        };
+        for key in KEYS {
+            if source.below(4) == 1 {
+                let holder = HOLDERS[source.below(HOLDERS.len())];
+                pair.restore(key, holder, source.byte().into());
+            }
         }
+        pair
+    }
+
+    fn restore(&mut self, key: &'static str, holder: DlmId, left_ms: u64) {
+        let (id, name) = holder;
+        let record = LeaseRecord {
+            key: key.as_bytes().into(),
+            id: id.into(),
+            name: name.map(Into::into),
+            deadline: self.now.plus_millis(left_ms),
+            length_ms: left_ms,
+        };
+        self.engine.restore(&record);
+        self.model.restore(key, holder, record.deadline);
+        self.records.insert(record.key.clone(), record);
     }
 
     /// One step on both sides: what comes out and what is left are the same.
@@ -156,7 +198,8 @@ impl Pair {
                 let of_keys =
                     keys.flat_map(|it| it.queue.iter().map(|w| w.deadline).chain([it.deadline]));
                 let of_data = self.model.data.values().map(|data| data.deadline);
-                let deadlines: Vec<Time> = of_keys.chain(of_data).collect();
+                let of_grace = [self.model.grace_end];
+                let deadlines: Vec<Time> = of_keys.chain(of_data).chain(of_grace).collect();
                 match deadlines.get(source.below(deadlines.len().clamp(1, 256))) {
                     Some(deadline) => deadline.as_nanos() + source.below(3) as u64 - 1,
                     None => now,
@@ -370,5 +413,26 @@ impl Pair {
             self.model.data.len(),
         ];
         assert_eq!(of_engine.map(|count| count as usize), of_model);
+        self.compare_records();
+    }
+
+    fn compare_records(&mut self) {
+        while let Some((_, change)) = self.engine.poll_record_change() {
+            match change {
+                RecordChange::Set(record) => {
+                    self.records.insert(record.key.clone(), record);
+                }
+                RecordChange::Remove { key } => {
+                    assert!(self.records.remove(&key).is_some(), "it was recorded");
+                }
+            }
+        }
+        let of_model = self.model.records();
+        assert_eq!(self.records.len(), of_model.len());
+        for (key, ((id, name), deadline)) in of_model {
+            let record = &self.records[key.as_bytes()];
+            assert_eq!((&*record.id, record.name.as_deref()), (id, name));
+            assert_eq!(record.deadline, deadline);
+        }
     }
 }

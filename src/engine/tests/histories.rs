@@ -4,9 +4,12 @@
 use super::super::paged_slab::NONE;
 use super::model::{self, Model};
 use super::*;
+use crate::durability::{LeaseRecord, RecordChange};
 use crate::engine::time::NANOS_PER_MS;
+use crate::engine::{DlmPut, DlmUnlock};
 use proptest::prelude::*;
 use proptest::sample::Index;
+use std::collections::BTreeMap;
 
 const KEYS: [&str; 4] = ["a", "b", "c", "a key too long to lie in its entry"];
 const SESSIONS: u8 = 4;
@@ -66,6 +69,8 @@ enum What {
     },
     Timeouts,
     Drain,
+    /// All changes of records so far have become durable.
+    Recorded,
     DlmLock {
         holder: usize,
         key: usize,
@@ -143,6 +148,7 @@ fn what() -> impl Strategy<Value = What> {
             |(session, end)| What::End { session, end }),
         1 => any::<Index>().prop_map(|which| What::LoseGrant { which }),
         4 => Just(What::Timeouts),
+        1 => Just(What::Recorded),
         2 => (holder(), key(), lease_ms()).prop_map(
             |(holder, key, lease_ms)| What::DlmLock { holder, key, lease_ms: lease_ms.into() }),
         1 => (holder(), key()).prop_map(|(holder, key)| What::DlmUnlock { holder, key }),
@@ -196,19 +202,88 @@ fn limits() -> impl Strategy<Value = EngineLimits> {
         )
 }
 
+/// What a restart before the history has left.
+#[derive(Clone, Debug)]
+struct Start {
+    grace_nanos: u64,
+    /// DLM leases longer than this are recorded.
+    record_cap_ms: u64,
+    /// For some keys: the holder recorded and what is left of the lease.
+    records: [Option<(usize, u64)>; KEYS.len()],
+}
+
+impl Start {
+    /// Nothing: it is the first.
+    const FIRST: Start = Start {
+        grace_nanos: 0,
+        record_cap_ms: u64::MAX,
+        records: [None; KEYS.len()],
+    };
+}
+
+fn grace_nanos() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        2 => Just(0),
+        1 => 0..100 * NANOS_PER_MS,
+        1 => (0..100_u64).prop_map(|ms| ms * NANOS_PER_MS),
+    ]
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    let record = || prop::option::weighted(0.2, (0..HOLDERS.len(), 0..200_u64));
+    (
+        grace_nanos(),
+        prop_oneof![Just(u64::MAX), 1..150_u64],
+        [record(), record(), record(), record()],
+    )
+        .prop_map(|(grace_nanos, record_cap_ms, records)| Start {
+            grace_nanos,
+            record_cap_ms,
+            records,
+        })
+}
+
 /// Engine and model, side by side.
 struct Pair {
     rig: Rig,
     model: Model,
     generations: [u32; SESSIONS as usize],
+    /// What the records say after all changes so far.
+    records: BTreeMap<Box<[u8]>, LeaseRecord>,
+    last_change: u64,
+    /// Per key, the last change that is not durable.
+    changing: BTreeMap<Box<[u8]>, u64>,
 }
 
 impl Pair {
-    fn new(limits: EngineLimits) -> Pair {
+    fn new(limits: EngineLimits, start: &Start) -> Pair {
+        let mut rig = Rig::restarted(limits, start.grace_nanos, start.record_cap_ms);
+        let grace_end = Time::from_nanos(rig.now.as_nanos() + start.grace_nanos);
+        let mut model = Model::new(limits, T0).restarted(grace_end, start.record_cap_ms);
+        let mut records = BTreeMap::new();
+        for (key, record) in KEYS.into_iter().zip(start.records) {
+            let Some((holder, left_ms)) = record else {
+                continue;
+            };
+            let (id, name) = HOLDERS[holder];
+            let record = LeaseRecord {
+                key: key.as_bytes().into(),
+                id: id.into(),
+                name: name.map(Into::into),
+                deadline: rig.now.plus_millis(left_ms),
+                length_ms: 1_000,
+            };
+            rig.engine.restore(&record);
+            model.restore(key, (id, name), record.deadline);
+            records.insert(record.key.clone(), record);
+        }
         Pair {
-            rig: Rig::new(limits),
-            model: Model::new(limits, T0),
+            rig,
+            model,
             generations: [0; SESSIONS as usize],
+            records,
+            last_change: 0,
+            changing: BTreeMap::new(),
         }
     }
 
@@ -240,6 +315,7 @@ impl Pair {
                     .values()
                     .flat_map(|key| key.queue.iter().map(|w| w.deadline).chain([key.deadline]))
                     .chain(self.model.data.values().map(|data| data.deadline))
+                    .chain([self.model.grace_end])
                     .map(Time::as_nanos)
                     .collect();
                 match deadlines.is_empty() {
@@ -272,6 +348,9 @@ impl Pair {
         self.pass(step.after);
         let now = self.rig.now;
         let mut is_order_fixed = true;
+        let grants_before = self.rig.recorder.grants.len();
+        // What a DLM answer needs, and of which key and how long a lease it tells.
+        let mut answered = None;
         match step.what {
             What::Acquire {
                 session: number,
@@ -391,6 +470,10 @@ impl Pair {
                 self.model.drain();
                 self.rig.engine.handle_drain();
             }
+            What::Recorded => {
+                self.rig.engine.handle_recorded(self.last_change);
+                self.changing.clear();
+            }
             What::DlmLock {
                 holder,
                 key,
@@ -398,19 +481,23 @@ impl Pair {
             } => {
                 let (id, name) = HOLDERS[holder];
                 let expected = self.model.dlm_lock(now, KEYS[key], (id, name), lease_ms);
-                let (key, holder) = (KEYS[key].as_bytes(), DlmHolder { id, name });
-                let engine = &mut self.rig.engine;
+                let holder = DlmHolder { id, name };
+                let (engine, out) = (&mut self.rig.engine, &mut self.rig.recorder);
                 let answer =
-                    engine.handle_dlm_lock(now, key, holder, lease_ms, &mut self.rig.recorder);
+                    engine.handle_dlm_lock(now, KEYS[key].as_bytes(), holder, lease_ms, out);
                 prop_assert_eq!(answer.came_to, expected);
+                let told = (expected == DlmLock::Locked).then_some((KEYS[key], lease_ms));
+                answered = Some((answer.needs, told));
             }
             What::DlmUnlock { holder, key } => {
                 let (id, name) = HOLDERS[holder];
                 let expected = self.model.dlm_unlock(now, KEYS[key], (id, name));
-                let (key, holder) = (KEYS[key].as_bytes(), DlmHolder { id, name });
-                let engine = &mut self.rig.engine;
-                let answer = engine.handle_dlm_unlock(now, key, holder, &mut self.rig.recorder);
+                let holder = DlmHolder { id, name };
+                let (engine, out) = (&mut self.rig.engine, &mut self.rig.recorder);
+                let answer = engine.handle_dlm_unlock(now, KEYS[key].as_bytes(), holder, out);
                 prop_assert_eq!(answer.came_to, expected);
+                let told = (expected != DlmUnlock::NotOwner).then_some((KEYS[key], 0));
+                answered = Some((answer.needs, told));
             }
             What::DlmTest { holder, key } => {
                 let (id, name) = HOLDERS[holder];
@@ -430,18 +517,14 @@ impl Pair {
                 let expected =
                     self.model
                         .dlm_put(now, KEYS[key], (id, name), lease_ms, VALUES[value]);
-                let (key, holder) = (KEYS[key].as_bytes(), DlmHolder { id, name });
-                let engine = &mut self.rig.engine;
-                let value = VALUES[value].into();
-                let answer = engine.handle_dlm_put(
-                    now,
-                    key,
-                    holder,
-                    lease_ms,
-                    value,
-                    &mut self.rig.recorder,
-                );
+                let is_holder = self.model.is_dlm_holder(KEYS[key], (id, name));
+                let holder = DlmHolder { id, name };
+                let (engine, out) = (&mut self.rig.engine, &mut self.rig.recorder);
+                let (bytes, value) = (KEYS[key].as_bytes(), VALUES[value].into());
+                let answer = engine.handle_dlm_put(now, bytes, holder, lease_ms, value, out);
                 prop_assert_eq!(answer.came_to, expected);
+                let told = (expected == DlmPut::Done && is_holder).then_some((KEYS[key], lease_ms));
+                answered = Some((answer.needs, told));
             }
             What::DlmGet { holder, key } => {
                 let (id, name) = HOLDERS[holder];
@@ -459,7 +542,72 @@ impl Pair {
                 prop_assert_eq!(answer, expected);
             }
         }
-        self.compare(is_order_fixed)
+        self.compare(is_order_fixed)?;
+        self.follow_records()?;
+        if let Some((needs, told)) = answered {
+            let expected = told.map_or(Needs::default(), |(key, lease_ms)| {
+                let is_recorded = self.model.records().contains_key(key);
+                Needs {
+                    lease_ms: if is_recorded { 0 } else { lease_ms },
+                    change: self.change_of(key),
+                }
+            });
+            prop_assert_eq!(needs, expected);
+        }
+        // A grant that the step itself has extended is told of as it was before.
+        let is_extend = matches!(step.what, What::Extend { .. });
+        self.check_needs_of_grants(grants_before, is_extend)
+    }
+
+    /// Makes the changes of records that there are, and compares what they come to.
+    fn follow_records(&mut self) -> Result<(), TestCaseError> {
+        while let Some((number, change)) = self.rig.engine.poll_record_change() {
+            self.last_change += 1;
+            prop_assert_eq!(number, self.last_change, "without gaps");
+            self.changing.insert(change.key().into(), number);
+            match change {
+                RecordChange::Set(record) => {
+                    prop_assert_eq!(
+                        record.length_ms,
+                        record.deadline.millis_since_ceil(self.rig.now)
+                    );
+                    self.records.insert(record.key.clone(), record);
+                }
+                RecordChange::Remove { key } => {
+                    prop_assert!(self.records.remove(&key).is_some(), "it was recorded");
+                }
+            }
+        }
+        let expected = self.model.records();
+        prop_assert_eq!(self.records.len(), expected.len());
+        for (key, ((id, name), deadline)) in expected {
+            let record = &self.records[key.as_bytes()];
+            prop_assert_eq!((&*record.id, record.name.as_deref()), (id, name));
+            prop_assert_eq!(record.deadline, deadline);
+        }
+        Ok(())
+    }
+
+    /// Grants of this step wait for the key's record, and for D to cover their lease.
+    fn check_needs_of_grants(&self, before: usize, is_extended: bool) -> Result<(), TestCaseError> {
+        let recorder = &self.rig.recorder;
+        for (grant, needs) in recorder.grants.iter().zip(&recorder.needs).skip(before) {
+            let mut keys = self.model.keys.iter();
+            // One that has ended in the same step is nobody's any more.
+            if let Some((key, found)) =
+                keys.find(|(key, _)| self.model.token_of(key) == Some(grant.token))
+            {
+                let lease_ms = found.deadline.millis_since_ceil(self.rig.now);
+                prop_assert!(needs.lease_ms == lease_ms || is_extended);
+                prop_assert_eq!(needs.change, self.change_of(key));
+            }
+        }
+        Ok(())
+    }
+
+    /// The last change of a key's record, 0 if it is durable.
+    fn change_of(&self, key: &str) -> u64 {
+        self.changing.get(key.as_bytes()).copied().unwrap_or(0)
     }
 
     fn query(&mut self, session: u8, key: &'static str) {
@@ -500,8 +648,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, max_shrink_iters: 100_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_reply_is_the_models(limits in limits(), steps in steps_with_drain()) {
-        let mut pair = Pair::new(limits);
+    fn every_reply_is_the_models(limits in limits(), start in start(), steps in steps_with_drain()) {
+        let mut pair = Pair::new(limits, &start);
         for step in &steps {
             pair.step(step)?;
         }
@@ -636,6 +784,10 @@ impl Lagging {
                 continue;
             };
             prop_assert!(!attempt.gone, "granted to a session that is gone");
+            prop_assert!(
+                now >= self.pair.model.grace_end,
+                "granted before grace has ended"
+            );
             let wait_end = attempt.arrival.plus_millis(u64::from(attempt.wait_ms));
             prop_assert!(
                 attempt.wait_ms == 0 || now < wait_end,
@@ -669,9 +821,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_lagging_wheel_breaks_no_rule(steps in steps(), budgets in prop::collection::vec(0..5_u32, 60)) {
+    fn a_lagging_wheel_breaks_no_rule(
+        grace_nanos in grace_nanos(),
+        steps in steps(),
+        budgets in prop::collection::vec(0..5_u32, 60),
+    ) {
+        let start = Start { grace_nanos, ..Start::FIRST };
         let mut lagging = Lagging {
-            pair: Pair::new(UNLIMITED),
+            pair: Pair::new(UNLIMITED, &start),
             attempts: Vec::new(),
             leases: [None; KEYS.len()],
         };

@@ -1,17 +1,19 @@
 //! Tests of the engine as a whole: a rig that speaks in short words, then the
-//! matrix cell by cell, the named scenarios, the limits, the DLM's slots, and random
-//! histories against a model.
+//! matrix cell by cell, the named scenarios, the limits, the DLM's slots, what a restart
+//! has to know, and random histories against a model.
 
 mod dlm;
+mod grace;
 mod histories;
 mod limits;
 mod matrix;
 mod model;
+mod records;
 mod scenarios;
 
 use super::time::Time;
-use super::{Caller, DlmHolder, DlmLock, Engine, EngineLimits, Outbox, SessionEnd};
-use crate::durability::Needs;
+use super::{Caller, DlmHolder, DlmLock, Engine, EngineLimits, Outbox, SessionEnd, extended_reply};
+use crate::durability::{Durable, Needs, TOKEN_BLOCK};
 use crate::ids::{GrantRef, SessionId};
 use crate::protocol::{ErrorCode, Reply, Request};
 
@@ -36,6 +38,8 @@ struct Recorder {
     grants: Vec<GrantRef>,
     /// What each grant needs before it is told.
     needs: Vec<Needs>,
+    /// What the latest extend needs.
+    extend_needs: Option<Needs>,
 }
 
 impl Outbox for Recorder {
@@ -60,6 +64,11 @@ impl Outbox for Recorder {
             token,
             waited_ms,
         });
+    }
+
+    fn extended(&mut self, to: SessionId, owner: u64, now: Time, deadline: Time, needs: Needs) {
+        self.extend_needs = Some(needs);
+        self.reply(to, extended_reply(owner, now, deadline));
     }
 }
 
@@ -125,6 +134,24 @@ impl Rig {
             now: Time::from_millis(1_000_000),
             recorder: Recorder::default(),
             closers: Vec::new(),
+        }
+    }
+
+    /// An engine just started again: keys of which nothing is known may be held for
+    /// `grace_nanos` yet, and DLM leases longer than `record_cap_ms` are recorded.
+    fn restarted(limits: EngineLimits, grace_nanos: u64, record_cap_ms: u64) -> Rig {
+        let rig = Rig::new(limits);
+        let durable = Durable {
+            d_ms: 0,
+            cap_ms: record_cap_ms,
+            mark: T0 + TOKEN_BLOCK,
+            token_block: TOKEN_BLOCK,
+            started_at: rig.now,
+            grace_end: Time::from_nanos(rig.now.as_nanos() + grace_nanos),
+        };
+        Rig {
+            engine: rig.engine.with_durability(&durable, usize::MAX),
+            ..rig
         }
     }
 

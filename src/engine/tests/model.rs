@@ -18,6 +18,10 @@ pub(super) struct Model {
     pub(super) data: BTreeMap<&'static str, Data>,
     next_token: u64,
     draining: bool,
+    /// Until when keys that are not in `keys` count as held by nobody known.
+    pub(super) grace_end: Time,
+    /// Longer DLM leases are recorded.
+    record_cap_ms: u64,
     /// Orders what happened: sessions' ends, grants, the setting of deadlines.
     sequence: u64,
     pub(super) events: Vec<Event>,
@@ -43,6 +47,8 @@ pub(super) struct Data {
 pub(super) enum Holder {
     /// The grace after an expired lease.
     Nobody,
+    /// Not known after a restart, in its grace; here only while somebody waits.
+    Unknown,
     Native {
         token: u64,
         granted_at: u64,
@@ -54,6 +60,7 @@ pub(super) enum Holder {
     Dlm {
         id: &'static str,
         name: Option<&'static str>,
+        is_recorded: bool,
     },
 }
 
@@ -90,9 +97,55 @@ impl Model {
             data: BTreeMap::new(),
             next_token: first_token,
             draining: false,
+            grace_end: Time::ZERO,
+            record_cap_ms: u64::MAX,
             sequence: 0,
             events: Vec::new(),
         }
+    }
+
+    /// The same after a restart: its grace lasts until `grace_end`, and DLM leases longer
+    /// than `record_cap_ms` are recorded.
+    pub(super) fn restarted(self, grace_end: Time, record_cap_ms: u64) -> Model {
+        Model {
+            grace_end,
+            record_cap_ms,
+            ..self
+        }
+    }
+
+    /// A record says that the key is held.
+    pub(super) fn restore(&mut self, key: &'static str, (id, name): DlmId, deadline: Time) {
+        self.next_token += 1;
+        let deadline_set_at = self.next_in_sequence();
+        self.keys.insert(
+            key,
+            Key {
+                holder: Holder::Dlm {
+                    id,
+                    name,
+                    is_recorded: true,
+                },
+                deadline,
+                deadline_set_at,
+                queue: Vec::new(),
+            },
+        );
+    }
+
+    /// What the records have to say, all of their changes made.
+    pub(super) fn records(&self) -> BTreeMap<&'static str, (DlmId, Time)> {
+        self.keys
+            .iter()
+            .filter_map(|(&key, found)| match found.holder {
+                Holder::Dlm {
+                    id,
+                    name,
+                    is_recorded: true,
+                } => Some((key, ((id, name), found.deadline))),
+                _ => None,
+            })
+            .collect()
     }
 
     pub(super) fn acquire(&mut self, now: Time, key: &'static str, acquire: &Acquire) {
@@ -103,7 +156,7 @@ impl Model {
             return;
         }
         self.touch(now, key);
-        if !self.keys.contains_key(key) {
+        if !self.keys.contains_key(key) && !self.is_in_grace(now) {
             self.acquire_free(now, key, acquire);
         } else if acquire.wait_ms == 0 {
             self.tell(session, Reply::TimedOut { owner });
@@ -130,12 +183,18 @@ impl Model {
     }
 
     fn enqueue(&mut self, now: Time, key: &'static str, acquire: &Acquire) {
+        self.try_enqueue(now, key, acquire);
+        self.forget_unknown(None);
+    }
+
+    fn try_enqueue(&mut self, now: Time, key: &'static str, acquire: &Acquire) {
         let (session, owner) = (acquire.session, acquire.owner);
         if self.is_session_full(session) || self.is_server_full() {
             self.run_timers(now);
         }
         if self.is_session_full(session) {
             self.drop_overdue_of(now, session);
+            self.forget_unknown(Some(key));
         }
         if self.is_session_full(session) {
             self.events
@@ -148,6 +207,23 @@ impl Model {
         if self.is_queue_full(key) || self.is_server_full() {
             self.tell(session, Reply::Busy { owner });
             return;
+        }
+        if !self.keys.contains_key(key) {
+            if !self.has_room(now) {
+                let code = ErrorCode::Overloaded;
+                self.events.push(refused(session, owner, code));
+                return;
+            }
+            let (deadline, deadline_set_at) = (self.grace_end, self.next_in_sequence());
+            self.keys.insert(
+                key,
+                Key {
+                    holder: Holder::Unknown,
+                    deadline,
+                    deadline_set_at,
+                    queue: Vec::new(),
+                },
+            );
         }
         let queued_at = self.next_in_sequence();
         self.key(key).queue.push(Waiter {
@@ -230,6 +306,7 @@ impl Model {
             cancelled = !waiter.is_over(now);
             self.tell(session, Reply::TimedOut { owner: target });
         }
+        self.forget_unknown(None);
         self.tell(session, Reply::CancelDone { owner, cancelled });
     }
 
@@ -237,6 +314,10 @@ impl Model {
         self.touch(now, key);
         self.drop_overdue(now, key);
         let (held, remaining_ms, waiters) = match self.keys.get(key) {
+            None if self.is_in_grace(now) => {
+                let left_ms = self.grace_end.millis_since_ceil(now);
+                (true, u32::try_from(left_ms).unwrap_or(u32::MAX), 0)
+            }
             None => (false, 0, 0),
             Some(found) => {
                 let remaining_ms = found.deadline.millis_since_ceil(now);
@@ -253,6 +334,7 @@ impl Model {
                 waiters,
             },
         );
+        self.forget_unknown(None);
     }
 
     pub(super) fn end_session(&mut self, now: Time, session: SessionId, end: SessionEnd) {
@@ -268,6 +350,7 @@ impl Model {
             );
             found.queue.retain(|waiter| !of_session(waiter));
         }
+        self.forget_unknown(None);
         gone.sort();
         if end == SessionEnd::Orderly {
             for (_, owner) in gone {
@@ -341,7 +424,7 @@ impl Model {
             self.lengthen(now, key, lease_ms);
             return DlmLock::Locked;
         }
-        if self.keys.contains_key(key) || self.draining {
+        if self.keys.contains_key(key) || self.draining || self.is_in_grace(now) {
             return DlmLock::NotOwner;
         }
         if !self.has_room(now) {
@@ -352,7 +435,11 @@ impl Model {
         self.keys.insert(
             key,
             Key {
-                holder: Holder::Dlm { id, name },
+                holder: Holder::Dlm {
+                    id,
+                    name,
+                    is_recorded: lease_ms > self.record_cap_ms,
+                },
                 deadline: now.plus_millis(lease_ms),
                 deadline_set_at,
                 queue: Vec::new(),
@@ -367,7 +454,7 @@ impl Model {
             self.pass_on(now, key);
             self.dlm_erase(now, key, holder);
             DlmUnlock::Unlocked
-        } else if self.keys.contains_key(key) {
+        } else if self.keys.contains_key(key) && !self.is_unknown(key) {
             DlmUnlock::NotOwner
         } else {
             DlmUnlock::Absent
@@ -378,7 +465,7 @@ impl Model {
         self.touch(now, key);
         if self.is_dlm_holder(key, holder) {
             DlmTest::Own
-        } else if self.keys.contains_key(key) {
+        } else if self.keys.contains_key(key) || self.is_in_grace(now) {
             DlmTest::NotOwner
         } else {
             DlmTest::Free
@@ -457,7 +544,7 @@ impl Model {
     pub(super) fn held(&self) -> usize {
         self.keys
             .values()
-            .filter(|found| !matches!(found.holder, Holder::Nobody))
+            .filter(|found| !matches!(found.holder, Holder::Nobody | Holder::Unknown))
             .count()
     }
 
@@ -487,7 +574,7 @@ impl Model {
         if now < found.deadline {
             return;
         }
-        if !matches!(found.holder, Holder::Nobody) {
+        if !matches!(found.holder, Holder::Nobody | Holder::Unknown) {
             let grace_end = found
                 .deadline
                 .plus_millis(u64::from(self.limits.expiry_grace_ms));
@@ -552,10 +639,14 @@ impl Model {
     fn lengthen(&mut self, now: Time, key: &'static str, lease_ms: u64) {
         let deadline = now.plus_millis(lease_ms);
         let event = self.next_in_sequence();
+        let record_cap_ms = self.record_cap_ms;
         let found = self.key(key);
         if deadline > found.deadline {
             found.deadline = deadline;
             found.deadline_set_at = event;
+        }
+        if let Holder::Dlm { is_recorded, .. } = &mut found.holder {
+            *is_recorded |= lease_ms > record_cap_ms;
         }
     }
 
@@ -578,6 +669,7 @@ impl Model {
                     let waiter = found.queue.remove(place);
                     let owner = waiter.owner;
                     self.tell(waiter.session, Reply::TimedOut { owner });
+                    self.forget_unknown(None);
                 }
                 _ => self.touch(now, key),
             }
@@ -649,6 +741,24 @@ impl Model {
                 self.events.push(refused(waiter.session, owner, code));
             }
         }
+        self.forget_unknown(None);
+    }
+
+    /// A key of which nothing is known is kept only for those who wait for it, or who are
+    /// about to.
+    fn forget_unknown(&mut self, kept: Option<&str>) {
+        self.keys.retain(|&key, found| {
+            let is_unknown = matches!(found.holder, Holder::Unknown);
+            !is_unknown || !found.queue.is_empty() || kept == Some(key)
+        });
+    }
+
+    fn is_unknown(&self, key: &str) -> bool {
+        matches!(self.keys[key].holder, Holder::Unknown)
+    }
+
+    fn is_in_grace(&self, now: Time) -> bool {
+        now < self.grace_end
     }
 
     fn has_room(&mut self, now: Time) -> bool {
@@ -660,7 +770,8 @@ impl Model {
     }
 
     fn is_queue_full(&self, key: &str) -> bool {
-        self.keys[key].queue.len() >= self.limits.max_waiters_per_key as usize
+        let queued = self.keys.get(key).map_or(0, |found| found.queue.len());
+        queued >= self.limits.max_waiters_per_key as usize
     }
 
     fn is_server_full(&self) -> bool {
@@ -677,9 +788,9 @@ impl Model {
         queued >= self.limits.max_session_waiters as usize
     }
 
-    fn is_dlm_holder(&self, key: &str, holder: DlmId) -> bool {
+    pub(super) fn is_dlm_holder(&self, key: &str, holder: DlmId) -> bool {
         match self.keys.get(key).map(|found| &found.holder) {
-            Some(&Holder::Dlm { id, name }) => (id, name) == holder,
+            Some(&Holder::Dlm { id, name, .. }) => (id, name) == holder,
             _ => false,
         }
     }

@@ -6,7 +6,12 @@ use crate::dlm::{self, Claim, DlmReply, DlmRequest, Identity, Operation, Status}
 
 const TTL_MS: u64 = 60_000;
 
-fn line(id: &str, file_name: &str, operation: Operation<'_>, name: Option<&str>) -> Vec<u8> {
+pub(super) fn line(
+    id: &str,
+    file_name: &str,
+    operation: Operation<'_>,
+    name: Option<&str>,
+) -> Vec<u8> {
     let request = DlmRequest {
         id: id.into(),
         file_name: file_name.into(),
@@ -48,12 +53,12 @@ fn identity(secret: &str) -> Option<Identity> {
 }
 
 impl World {
-    fn connect_dlm(&mut self) -> SessionId {
+    pub(super) fn connect_dlm(&mut self) -> SessionId {
         self.connect_to(Protocol::Dlm)
     }
 
     /// The status of the one answer that was sent to `id` since last asked.
-    fn status(&mut self, id: SessionId) -> Option<Status> {
+    pub(super) fn status(&mut self, id: SessionId) -> Option<Status> {
         let sent = self.take_sent(id);
         let code = sent.strip_suffix(b"\n");
         assert!(code.is_some() || sent.is_empty(), "an answer in part");
@@ -73,7 +78,7 @@ impl World {
         status
     }
 
-    fn end(&mut self, id: SessionId, how: PeerEnd) {
+    pub(super) fn end(&mut self, id: SessionId, how: PeerEnd) {
         self.worker.handle_end(id, how, self.now);
         self.worker.invariants();
         self.turns_until_idle();
@@ -86,7 +91,7 @@ impl World {
     }
 
     /// Whether a native client is told that the key is held.
-    fn is_held(&mut self, key: &[u8]) -> bool {
+    pub(super) fn is_held(&mut self, key: &[u8]) -> bool {
         let watcher = self.connect();
         self.ask(watcher, &[query(1, key)]);
         self.turns_until_idle();

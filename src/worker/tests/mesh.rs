@@ -6,18 +6,19 @@ use crate::partition;
 const RING: usize = 64;
 
 /// Two joined loops, the first with all the sessions.
-struct Pair {
-    asking: Worker,
-    owning: Worker,
-    now: Time,
-    sent: Vec<(SessionId, Vec<u8>)>,
+pub(super) struct Pair {
+    pub(super) asking: Worker,
+    pub(super) owning: Worker,
+    pub(super) now: Time,
+    pub(super) sent: Vec<(SessionId, Vec<u8>)>,
+    pub(super) closed: Vec<SessionId>,
 }
 
 impl Pair {
-    fn new() -> Pair {
+    pub(super) fn new(config: &WorkerConfig) -> Pair {
         let mut ports = crate::mesh::build(2, RING);
         let worker = |loop_index, port| {
-            let mut config = config();
+            let mut config = config.clone();
             (config.loops, config.loop_index) = (2, loop_index);
             config.max_connections = 10_000;
             Worker::new(config, port)
@@ -29,17 +30,18 @@ impl Pair {
             owning,
             now: Time::from_millis(5_000),
             sent: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
-    fn connect(&mut self) -> SessionId {
-        let id = self.asking.handle_accepted(Protocol::Native, self.now);
+    pub(super) fn connect(&mut self, protocol: Protocol) -> SessionId {
+        let id = self.asking.handle_accepted(protocol, self.now);
         self.sent.push((id.unwrap(), Vec::new()));
         id.unwrap()
     }
 
     /// Both loops take a turn.
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         for worker in [&mut self.asking, &mut self.owning] {
             worker.handle_awake();
             while worker.gather_messages() > 0 {
@@ -52,11 +54,22 @@ impl Pair {
             }
             worker.handle_timeouts(self.now);
             while let Some(id) = worker.poll_dirty() {
-                while let Action::Write(bytes) = worker.poll_action(id, self.now) {
-                    let sent = self.sent.iter_mut().find(|(of, _)| *of == id).unwrap();
-                    let count = bytes.len();
-                    sent.1.extend_from_slice(bytes);
-                    worker.handle_submitted(id, count);
+                loop {
+                    match worker.poll_action(id, self.now) {
+                        Action::Write(bytes) => {
+                            let sent = self.sent.iter_mut().find(|(of, _)| *of == id).unwrap();
+                            let count = bytes.len();
+                            sent.1.extend_from_slice(bytes);
+                            worker.handle_submitted(id, count);
+                        }
+                        Action::ShutdownWrite => {}
+                        Action::Close => {
+                            self.closed.push(id);
+                            worker.handle_closed(id);
+                            break;
+                        }
+                        Action::Wait | Action::Move(_) => break,
+                    }
                 }
             }
             worker.poll_wakes().for_each(drop);
@@ -71,7 +84,7 @@ impl Pair {
 }
 
 /// A key of the owning loop.
-fn remote_key() -> Vec<u8> {
+pub(super) fn remote_key() -> Vec<u8> {
     (0..)
         .map(|number| format!("k{number}").into_bytes())
         .find(|key| partition::loop_of(key, config().routing_seed, 2) == 1)
@@ -90,8 +103,10 @@ fn a_session_that_asks_once_is_not_starved_by_those_that_flood() {
     const FLOODERS: usize = 20;
     const EACH: u64 = 2_000;
     let key = remote_key();
-    let mut pair = Pair::new();
-    let flooders: Vec<SessionId> = (0..FLOODERS).map(|_| pair.connect()).collect();
+    let mut pair = Pair::new(&config());
+    let flooders: Vec<SessionId> = (0..FLOODERS)
+        .map(|_| pair.connect(Protocol::Native))
+        .collect();
     let flood = queries(EACH, &key);
     for id in &flooders {
         pair.asking.handle_received(*id, &flood, pair.now);
@@ -101,13 +116,13 @@ fn a_session_that_asks_once_is_not_starved_by_those_that_flood() {
     // Newcomers ask before those who wait are looked at, and must not overtake.
     let crowd = |pair: &mut Pair| {
         for _ in 0..RING {
-            let newcomer = pair.connect();
+            let newcomer = pair.connect(Protocol::Native);
             pair.asking.handle_received(newcomer, &one, pair.now);
         }
     };
     for round in 0..5 {
         crowd(&mut pair);
-        let victim = pair.connect();
+        let victim = pair.connect(Protocol::Native);
         pair.asking.handle_received(victim, &one, pair.now);
         let mut turns = 0;
         while pair.sent_bytes(victim) == 0 {
