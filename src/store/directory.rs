@@ -20,8 +20,7 @@ use super::records::Place;
 
 const LOCK: &str = "lock";
 const STATE: [&str; COPIES] = ["state-1", "state-2"];
-const RECORDS: &str = "leases.redb";
-const RECORDS_DRAFT: &str = "leases.redb.new";
+const LEASES: &str = "leases.redb";
 
 /// What the environment says about where state belongs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,10 +147,16 @@ impl Directory {
         Ok(())
     }
 
-    /// Renames within the directory, durably.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)?;
-        self.handle.sync_all()
+    /// Makes or replaces a file in the directory as a whole, and gives it open for
+    /// writing.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<File> {
+        let draft = path.with_added_extension("new");
+        let mut file = private().create(true).truncate(true).open(&draft)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(draft, path)?;
+        self.handle.sync_all()?;
+        Ok(file)
     }
 }
 
@@ -196,13 +201,7 @@ impl Media for StateFiles {
     }
 
     fn replace(&mut self, copy: usize, bytes: &[u8]) -> io::Result<()> {
-        let path = self.path(copy);
-        let draft = path.with_extension("new");
-        let mut file = private().create(true).truncate(true).open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        self.directory.rename(&draft, &path)?;
-        self.files[copy] = Some(file);
+        self.files[copy] = Some(self.directory.replace(&self.path(copy), bytes)?);
         Ok(())
     }
 
@@ -221,50 +220,43 @@ impl Media for StateFiles {
 
 /// The file of the records.
 #[derive(Debug)]
-pub struct RecordsFile {
+pub struct LeasesFile {
     directory: Arc<Directory>,
 }
 
-impl RecordsFile {
+impl LeasesFile {
     /// The one in a directory.
-    pub fn new(directory: Arc<Directory>) -> RecordsFile {
-        RecordsFile { directory }
+    pub fn new(directory: Arc<Directory>) -> LeasesFile {
+        LeasesFile { directory }
     }
 }
 
-impl Place for RecordsFile {
+impl Place for LeasesFile {
     type Backend = FileBackend;
 
-    fn current(&mut self) -> io::Result<Option<FileBackend>> {
-        match private().read(true).open(self.path()) {
-            Ok(file) => Ok(Some(backend(file)?)),
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.path()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            read => read.map(Some),
         }
     }
 
-    fn draft(&mut self) -> io::Result<FileBackend> {
-        let path = self.directory.path.join(RECORDS_DRAFT);
-        // What a crash left of another draft may be locked by nobody, but is not empty.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        backend(private().read(true).create_new(true).open(&path)?)
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.directory.replace(&self.path(), bytes).map(drop)
     }
 
-    fn install(&mut self) -> io::Result<()> {
-        let draft = self.directory.path.join(RECORDS_DRAFT);
-        self.directory.rename(&draft, &self.path())
+    fn open(&mut self) -> io::Result<FileBackend> {
+        let file = private().read(true).open(self.path())?;
+        FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    fn remove(&mut self) -> io::Result<()> {
+        fs::remove_file(self.path())
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.path.join(RECORDS)
+        self.directory.path.join(LEASES)
     }
-}
-
-fn backend(file: File) -> io::Result<FileBackend> {
-    FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// Opens for writing what only the server's user may read.

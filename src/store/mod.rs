@@ -12,6 +12,7 @@ pub mod copies;
 pub mod core;
 pub mod directory;
 pub mod format;
+mod memory;
 pub mod records;
 pub mod start;
 mod thread;
@@ -28,7 +29,7 @@ use log::warn;
 use self::boot::Boot;
 use self::copies::{Copies, LoadError, WriteError};
 use self::core::StoreCore;
-use self::directory::{Directory, RecordsFile, StateFiles};
+use self::directory::{Directory, LeasesFile, StateFiles};
 use self::records::{Place as _, Records, RecordsError};
 use self::start::Start;
 use self::writer::Writer;
@@ -106,12 +107,6 @@ pub enum StoreError {
     /// What the last server left cannot be told.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The state is there, and the file of the records is not.
-    #[error(
-        "{path} is missing, so it is not known what is still held; docs/operations.md says how \
-         to go on", path = .0.display()
-    )]
-    RecordsMissing(PathBuf),
     /// Leases are recorded, and the state is not there.
     #[error(
         "{path} records leases, but both copies of the state are missing beside it, so it is not \
@@ -150,7 +145,7 @@ impl StoreError {
 #[derive(Debug)]
 pub struct Store {
     /// Taken when the store is started.
-    writer: Option<Writer<StateFiles, RecordsFile>>,
+    writer: Option<Writer<StateFiles, LeasesFile>>,
     loops: u16,
     start: Start,
     durable: Durable,
@@ -190,13 +185,9 @@ impl Store {
             .ok_or(StoreError::NoTokenLeft)?;
 
         let boot = Boot::current().map_err(|(path, error)| StoreError::io("read", &path, error))?;
-        let place = RecordsFile::new(directory);
+        let place = LeasesFile::new(directory);
         let path = place.path();
-        // The file is made before the state is.
-        if loaded.state.is_some() && !path.exists() {
-            return Err(StoreError::RecordsMissing(path));
-        }
-        let (records, recorded) =
+        let (mut records, recorded) =
             Records::open(place, boot, now, grace_ms).map_err(|error| StoreError::Records {
                 path: path.clone(),
                 error,
@@ -204,6 +195,8 @@ impl Store {
         if loaded.state.is_none() && !recorded.is_empty() {
             return Err(StoreError::StateMissing(path));
         }
+        let settled = records.settle(&recorded);
+        settled.map_err(|error| records.store_error(error))?;
         copies.write(&start.state)?;
         let durable = start.durable(config.cap_ms, now);
         let opened = Opened {
@@ -250,3 +243,5 @@ impl Drop for Store {
         }
     }
 }
+#[cfg(test)]
+mod tests;

@@ -1,18 +1,21 @@
-//! The leases that are recorded one by one, in a small database file.
+//! The leases that are recorded one by one, in a small database file. Where none is
+//! recorded, there is no file.
 //!
 //! After a failure the file's state is not known: what the kernel holds in memory may
 //! differ from the disk, and a later sync would not mend that (fsync(2)). So whatever a
-//! process finds, or has failed to write, goes to a new file that then takes the old
-//! one's place.
+//! process finds, or has failed to write, is read as a whole, and a new file takes its
+//! place before it is written to.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend};
-use redb::{TableDefinition, TableHandle as _};
+use redb::{TableDefinition, TableHandle as _, WriteTransaction};
 
 use super::StoreError;
 use super::boot::Boot;
+use super::memory::Memory;
 use crate::durability::{LeaseRecord, RecordChange};
 use crate::engine::time::Time;
 
@@ -29,29 +32,36 @@ const VERSION: &str = "1";
 /// The pages that are read again and again are few.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Where the database is.
+/// Where the file is.
 pub trait Place {
-    /// A file with the database in it.
+    /// The file, to be written to in place.
     type Backend: StorageBackend;
 
-    /// The file that is there; `None` if there is none.
+    /// All that the file holds; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>>;
+
+    /// Makes the file, or replaces it, as a whole: when this returns it is durable, and
+    /// at any moment before, a failure's too, a crash leaves what was there or what is
+    /// new.
+    ///
+    /// # Errors
+    /// It may not be durable.
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Opens the file that was replaced.
     ///
     /// # Errors
     /// It cannot be opened.
-    fn current(&mut self) -> io::Result<Option<Self::Backend>>;
+    fn open(&mut self) -> io::Result<Self::Backend>;
 
-    /// A new, empty file aside.
+    /// Removes the file; after a crash it may be back.
     ///
     /// # Errors
-    /// It cannot be made.
-    fn draft(&mut self) -> io::Result<Self::Backend>;
-
-    /// Puts the draft, which is synced, in place of the file: when this returns that is
-    /// durable, and before a crash leaves the one or the other.
-    ///
-    /// # Errors
-    /// Either may be there.
-    fn install(&mut self) -> io::Result<()>;
+    /// It may still be there.
+    fn remove(&mut self) -> io::Result<()>;
 
     /// What the file is called in messages.
     fn path(&self) -> PathBuf;
@@ -62,8 +72,19 @@ pub trait Place {
 pub struct Records<P> {
     place: P,
     boot: Boot,
-    /// `None` after a failure.
-    database: Option<Database>,
+    file: RecordsFile,
+}
+
+#[derive(Debug)]
+enum RecordsFile {
+    /// There is none.
+    Absent,
+    /// It was replaced and has not been opened.
+    Replaced,
+    /// Nothing failed since it was replaced.
+    Open(Database),
+    /// It was found, or something failed: it has to be replaced.
+    Doubtful,
 }
 
 /// Why records cannot be read or written.
@@ -83,9 +104,9 @@ pub enum RecordsError {
 }
 
 impl<P: Place> Records<P> {
-    /// Reads what is recorded; leases that were over before `now` for longer than
-    /// `expiry_grace_ms` are forgotten. What another boot recorded gets its full length
-    /// from `now` on, since nobody knows how long the machine was off.
+    /// Reads what is recorded and changes nothing. Leases that were over before `now` for
+    /// longer than `expiry_grace_ms` are left out. What another boot recorded gets its
+    /// full length from `now` on, since nobody knows how long the machine was off.
     ///
     /// # Errors
     /// See [`RecordsError`].
@@ -95,25 +116,36 @@ impl<P: Place> Records<P> {
         now: Time,
         expiry_grace_ms: u64,
     ) -> Result<(Records<P>, Vec<LeaseRecord>), RecordsError> {
-        let mut records = Vec::new();
-        if let Some((recorded_in, found)) = read_current(&mut place)? {
-            records = found;
-            if recorded_in == boot {
-                let counts_until = |it: &LeaseRecord| it.deadline.plus_millis(expiry_grace_ms);
-                records.retain(|record| counts_until(record) > now);
-            } else {
-                for record in &mut records {
-                    record.deadline = now.plus_millis(record.length_ms);
+        let (file, mut records) = match read(&mut place)? {
+            None => (RecordsFile::Absent, Vec::new()),
+            Some((recorded_in, mut records)) => {
+                if recorded_in != boot {
+                    for record in &mut records {
+                        record.deadline = now.plus_millis(record.length_ms);
+                    }
                 }
+                (RecordsFile::Doubtful, records)
             }
-        }
-        let database = build(&mut place, &boot, &records)?;
-        let opened = Records {
-            place,
-            boot,
-            database: Some(database),
         };
-        Ok((opened, records))
+        records.retain(|record| record.deadline.plus_millis(expiry_grace_ms) > now);
+        Ok((Records { place, boot, file }, records))
+    }
+
+    /// Makes the file say, durably, that these are the records of this boot.
+    ///
+    /// # Errors
+    /// See [`RecordsError`].
+    pub fn settle(&mut self, records: &[LeaseRecord]) -> Result<(), RecordsError> {
+        let found = std::mem::replace(&mut self.file, RecordsFile::Doubtful);
+        self.file = if !records.is_empty() {
+            self.replace(records)?
+        } else {
+            if !matches!(found, RecordsFile::Absent) {
+                self.place.remove().map_err(io_error)?;
+            }
+            RecordsFile::Absent
+        };
+        Ok(())
     }
 
     /// Makes changes durable, all or none.
@@ -122,13 +154,22 @@ impl<P: Place> Records<P> {
     /// See [`RecordsError`]; all or none of them may be there after a crash. Trying
     /// again is right.
     pub fn commit(&mut self, changes: &[RecordChange]) -> Result<(), RecordsError> {
-        // Put back only when nothing failed: this one may not know what the disk has.
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => self.rebuild()?,
+        // Until nothing has failed.
+        let file = std::mem::replace(&mut self.file, RecordsFile::Doubtful);
+        self.file = match file {
+            RecordsFile::Open(database) => apply(database, changes)?,
+            RecordsFile::Replaced => {
+                let backend = self.place.open().map_err(io_error)?;
+                let database = builder().create_with_backend(backend).map_err(fault)?;
+                apply(database, changes)?
+            }
+            RecordsFile::Absent => self.replace_changed(Vec::new(), changes)?,
+            RecordsFile::Doubtful => {
+                let found = read(&mut self.place)?;
+                let records = found.map_or_else(Vec::new, |(_, records)| records);
+                self.replace_changed(records, changes)?
+            }
         };
-        apply(&database, changes)?;
-        self.database = Some(database);
         Ok(())
     }
 
@@ -138,11 +179,29 @@ impl<P: Place> Records<P> {
         StoreError::Records { path, error }
     }
 
-    /// A new file with what the old one holds.
-    fn rebuild(&mut self) -> Result<Database, RecordsError> {
-        let found = read_current(&mut self.place)?;
-        let (_, records) = found.ok_or(RecordsError::Io("it is gone".into()))?;
-        build(&mut self.place, &self.boot, &records)
+    fn replace_changed(
+        &mut self,
+        records: Vec<LeaseRecord>,
+        changes: &[RecordChange],
+    ) -> Result<RecordsFile, RecordsError> {
+        let keyed = records
+            .into_iter()
+            .map(|record| (record.key.clone(), record));
+        let mut keyed: BTreeMap<_, _> = keyed.collect();
+        for change in changes {
+            match change {
+                RecordChange::Set(record) => keyed.insert(record.key.clone(), record.clone()),
+                RecordChange::Remove { key } => keyed.remove(key),
+            };
+        }
+        let records: Vec<LeaseRecord> = keyed.into_values().collect();
+        self.replace(&records)
+    }
+
+    fn replace(&mut self, records: &[LeaseRecord]) -> Result<RecordsFile, RecordsError> {
+        let bytes = build(&self.boot, records)?;
+        self.place.replace(&bytes).map_err(io_error)?;
+        Ok(RecordsFile::Replaced)
     }
 }
 
@@ -153,25 +212,24 @@ fn builder() -> redb::Builder {
 }
 
 /// What the file holds, every page of it checked, and in which boot that was written.
-fn read_current<P: Place>(place: &mut P) -> Result<Option<(Boot, Vec<LeaseRecord>)>, RecordsError> {
-    let Some(backend) = place.current().map_err(io_error)? else {
+fn read<P: Place>(place: &mut P) -> Result<Option<(Boot, Vec<LeaseRecord>)>, RecordsError> {
+    let Some(bytes) = place.read().map_err(io_error)? else {
         return Ok(None);
     };
-    // An empty file would be taken for a new database.
-    if backend.len().map_err(io_error)? == 0 {
+    // It would be taken for a new database.
+    if bytes.is_empty() {
         return Err(RecordsError::Corrupted("it is empty".into()));
     }
+    // In memory, so that checking and repairing leaves the file as it was.
     let database = builder()
         .set_check_integrity_on_open(true)
-        .create_with_backend(backend)
+        .create_with_backend(Memory::of_file(bytes))
         .map_err(fault)?;
     let read = database.begin_read().map_err(fault)?;
     for table in read.list_tables().map_err(fault)? {
         if ![LEASES.name(), ABOUT.name()].contains(&table.name()) {
-            return Err(RecordsError::UnknownVersion(format!(
-                "table {}",
-                table.name()
-            )));
+            let name = table.name();
+            return Err(RecordsError::UnknownVersion(format!("table {name}")));
         }
     }
     let about = read.open_table(ABOUT).map_err(fault)?;
@@ -201,17 +259,13 @@ fn read_current<P: Place>(place: &mut P) -> Result<Option<(Boot, Vec<LeaseRecord
     Ok(Some((boot, records.collect::<Result<_, RecordsError>>()?)))
 }
 
-/// Puts a new file with these records in the place of the one that is there.
-fn build<P: Place>(
-    place: &mut P,
-    boot: &Boot,
-    records: &[LeaseRecord],
-) -> Result<Database, RecordsError> {
-    let backend = place.draft().map_err(io_error)?;
-    let database = builder().create_with_backend(backend).map_err(fault)?;
-    let mut write = database.begin_write().map_err(fault)?;
-    // The records that were told of are never rolled back to older ones.
-    write.set_two_phase_commit(true);
+/// A whole file with these records in it.
+fn build(boot: &Boot, records: &[LeaseRecord]) -> Result<Vec<u8>, RecordsError> {
+    let memory = Memory::empty();
+    let database = builder()
+        .create_with_backend(memory.clone())
+        .map_err(fault)?;
+    let write = begin(&database)?;
     {
         let mut about = write.open_table(ABOUT).map_err(fault)?;
         about.insert(VERSION_FIELD, VERSION).map_err(fault)?;
@@ -222,13 +276,12 @@ fn build<P: Place>(
         }
     }
     write.commit().map_err(fault)?;
-    place.install().map_err(io_error)?;
-    Ok(database)
+    drop(database);
+    Ok(memory.take())
 }
 
-fn apply(database: &Database, changes: &[RecordChange]) -> Result<(), RecordsError> {
-    let mut write = database.begin_write().map_err(fault)?;
-    write.set_two_phase_commit(true);
+fn apply(database: Database, changes: &[RecordChange]) -> Result<RecordsFile, RecordsError> {
+    let write = begin(&database)?;
     {
         let mut leases = write.open_table(LEASES).map_err(fault)?;
         for change in changes {
@@ -239,7 +292,16 @@ fn apply(database: &Database, changes: &[RecordChange]) -> Result<(), RecordsErr
             .map_err(fault)?;
         }
     }
-    write.commit().map_err(fault)
+    write.commit().map_err(fault)?;
+    Ok(RecordsFile::Open(database))
+}
+
+fn begin(database: &Database) -> Result<WriteTransaction, RecordsError> {
+    let mut write = database.begin_write().map_err(fault)?;
+    // Damage to the newest records is then an error, and no reason to go back to older
+    // ones.
+    write.set_two_phase_commit(true);
+    Ok(write)
 }
 
 fn row(record: &LeaseRecord) -> Row<'_> {
