@@ -132,11 +132,10 @@ impl DlmTalk {
             "{:?} was answered {reply:?}",
             self.operation
         );
-        assert!(
-            reply.status != Status::No || ledger.is_limited,
-            "refused without a limit: {:?}",
-            self.operation
-        );
+        ledger.covered.note(reply.status.as_str());
+        if reply.status == Status::No {
+            ledger.check_refusal(self.key, self.completed_at.expect("it is answered"));
+        }
         if let Some(lease) = self.lease()
             && reply.status == Status::Locked
         {
@@ -154,14 +153,19 @@ impl DlmTalk {
     pub(crate) fn abandon(&mut self, ledger: &mut Ledger) {
         if !self.is_answered
             && self.is_complete()
-            && let Some(lease) = self.lease().or_else(|| self.renewal())
+            && let Some(lease) = self.may_hold()
         {
             ledger.dlm_lock_unanswered(lease);
         }
     }
 
+    /// What its connection's request may come to hold, or hold for longer.
+    pub(crate) fn may_hold(&self) -> Option<DlmLease> {
+        self.lease().or_else(|| self.renewal())
+    }
+
     /// What a Lock that was sent may come to hold.
-    pub(crate) fn lease(&self) -> Option<DlmLease> {
+    fn lease(&self) -> Option<DlmLease> {
         match self.operation {
             Operation::Lock { ttl_ms } => Some(self.lease_of(ttl_ms)),
             _ => None,

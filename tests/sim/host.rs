@@ -10,7 +10,7 @@ use leasehold::worker::{Action, BATCHES_PER_TURN, PeerEnd, Protocol, Worker};
 
 use crate::env::Env;
 use crate::link::Server;
-use crate::options::Style;
+use crate::options::{LINGER_MS, PEER_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Style};
 
 /// Where in its turn a loop is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,8 @@ struct Connection {
     shutting_down: bool,
     closing: bool,
     moving: Option<u16>,
+    /// A DLM request must have come by then.
+    asks_until: Option<Time>,
     /// What came with it, until the kernel has adopted the socket.
     arriving: Option<Vec<u8>>,
 }
@@ -130,6 +132,30 @@ impl Host {
         self.asleep
     }
 
+    /// A loop that sleeps wakes in time for whatever its peers have only so long for.
+    pub(crate) fn check_wakes_in_time(&self, env: &Env) {
+        for (id, connection) in &self.connections {
+            let link = &env.links[connection.link];
+            let ends = [
+                link.stuck_since
+                    .filter(|_| link.room == 0 && link.server == Server::Open)
+                    .map(|since| since.plus_millis(PEER_TIMEOUT_MS)),
+                link.shut_down_at.map(|at| at.plus_millis(LINGER_MS)),
+                connection
+                    .asks_until
+                    .filter(|_| link.is_asking() && link.server == Server::Open),
+            ];
+            for end in ends.into_iter().flatten() {
+                assert!(
+                    self.due.is_some_and(|due| due <= end),
+                    "loop {} sleeps until {:?} and past the end of {id:?} at {end:?}: {link:?}",
+                    self.index,
+                    self.due
+                );
+            }
+        }
+    }
+
     /// Whether anything ends its sleep.
     pub(crate) fn is_runnable(&self, env: &Env) -> bool {
         !self.asleep
@@ -170,7 +196,8 @@ impl Host {
         };
         let connection = &self.connections[&id];
         let link = &env.links[connection.link];
-        link.room > 0 || link.is_reset() || connection.closing
+        // The first try ends at once, whatever the kernel takes.
+        !connection.blocked || link.room > 0 || link.is_reset() || connection.closing
     }
 
     /// The next small step of its turn.
@@ -331,8 +358,12 @@ impl Host {
             shutting_down: false,
             closing: false,
             moving: None,
+            asks_until: None,
             arriving: None,
         };
+        if env.links[link].protocol() == Protocol::Dlm {
+            connection.asks_until = Some(env.now.plus_millis(REQUEST_TIMEOUT_MS));
+        }
         let link = &mut env.links[link];
         match self.style {
             Style::Copying => {
@@ -498,6 +529,7 @@ impl Host {
         link.room -= count;
         link.room_edge |= link.room > 0 && !connection.writable;
         if count > 0 {
+            link.stuck_since = None;
             link.hear(&bytes[..count], env.now, &mut env.ledger);
             self.worker.handle_submitted(id, count);
         }
@@ -509,6 +541,7 @@ impl Host {
         self.worker.handle_blocked(id, now);
         let link = &mut env.links[self.connections[&id].link];
         link.blocked_at.get_or_insert(now);
+        link.stuck_since.get_or_insert(env.now);
         link.may_be_ended |= self.worker.session_counters().over_output_limit > over;
     }
 
@@ -530,6 +563,7 @@ impl Host {
         let link = &mut env.links[connection.link];
         assert_eq!(link.server, Server::Open, "shut down twice");
         link.server = Server::ShutDown;
+        link.shut_down_at = Some(env.now);
         if self.style == Style::Owning {
             connection.shutting_down = true;
             self.ops.push(Op::ShutDown(id));
@@ -661,9 +695,12 @@ impl Host {
         } else {
             let fits = (bytes.len() - sent).min(link.room);
             let count = match env.rng.u8(..4) {
-                0 => env.rng.usize(1..=fits),
+                0 if fits > 0 => env.rng.usize(1..=fits),
                 _ => fits,
             };
+            if count > 0 {
+                link.stuck_since = None;
+            }
             link.room -= count;
             link.in_flight -= count;
             sent += count;

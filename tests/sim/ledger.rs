@@ -7,6 +7,7 @@
 use leasehold::engine::time::Time;
 
 use crate::clocks::{Clock, Span};
+use crate::covered::Covered;
 
 /// What the server let somebody know of one grant.
 #[derive(Clone, Debug)]
@@ -91,8 +92,9 @@ pub(crate) struct Ledger {
     /// Acquires of broken sessions, of whose answers the kernel took a part.
     cut_off: Vec<(usize, u32)>,
     pub(crate) grants_told: u64,
-    /// Some limit may be reached that all clients share.
-    pub(crate) is_limited: bool,
+    pub(crate) covered: Covered,
+    /// By loop, when it was last at a limit that all clients share, or near one.
+    tight_at: Vec<Option<Time>>,
     /// The loops drain, or begin to.
     pub(crate) drains: bool,
     /// All of them have begun to: nobody is granted any more.
@@ -132,7 +134,7 @@ impl Hold {
 }
 
 impl Ledger {
-    pub(crate) fn new(keys: usize, expiry_grace_ms: u32, is_limited: bool) -> Ledger {
+    pub(crate) fn new(keys: usize, loops: u16, expiry_grace_ms: u32) -> Ledger {
         Ledger {
             holds: vec![Vec::new(); keys],
             expiry_grace_ms: expiry_grace_ms.into(),
@@ -140,7 +142,8 @@ impl Ledger {
             open_dlm: Vec::new(),
             cut_off: Vec::new(),
             grants_told: 0,
-            is_limited,
+            covered: Covered::default(),
+            tight_at: vec![None; loops.into()],
             drains: false,
             drained_since: None,
         }
@@ -150,6 +153,21 @@ impl Ledger {
     pub(crate) fn token_of(&self, key: usize, pick: usize) -> Option<u64> {
         let native = self.holds[key].iter().rev().filter_map(Hold::token);
         native.clone().nth(pick).or_else(|| native.clone().next())
+    }
+
+    /// A loop is at a limit, or near one.
+    pub(crate) fn note_tight(&mut self, loop_index: u16, now: Time) {
+        self.tight_at[usize::from(loop_index)] = Some(now);
+    }
+
+    /// What was asked for the key at `since` and answered now was refused for a limit.
+    pub(crate) fn check_refusal(&self, key: usize, since: Time) {
+        // Keys are shared out in turn.
+        let tight_at = self.tight_at[key % self.tight_at.len()];
+        assert!(
+            tight_at.is_some_and(|at| at >= since),
+            "refused for a limit that was reached at {tight_at:?}, since {since:?}: key {key}"
+        );
     }
 
     /// An `A` was told.

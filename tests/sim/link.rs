@@ -48,6 +48,10 @@ pub(crate) struct Link {
     pub(crate) server: Server,
     /// When the worker was first told that its output is stuck.
     pub(crate) blocked_at: Option<Time>,
+    /// Since when it is stuck, nothing of it having been taken meanwhile.
+    pub(crate) stuck_since: Option<Time>,
+    /// When the server shut down its sending side.
+    pub(crate) shut_down_at: Option<Time>,
     /// When the client ended its side, or the server began to close all.
     pub(crate) ended_at: Option<Time>,
     /// It is closed, and whatever it had asked has been judged by then.
@@ -74,6 +78,8 @@ impl Link {
             room_edge: false,
             server: Server::Open,
             blocked_at: None,
+            stuck_since: None,
+            shut_down_at: None,
             ended_at: None,
             settled_at: None,
             may_be_ended: false,
@@ -113,6 +119,14 @@ impl Link {
             _ if self.end.is_some() || self.server == Server::Closed => 0,
             Conversation::Native(talk) => talk.unsent(),
             Conversation::Dlm(talk) => talk.unsent(),
+        }
+    }
+
+    /// Whether it is a DLM connection whose request has not come as a whole.
+    pub(crate) fn is_asking(&self) -> bool {
+        match &self.conversation {
+            Conversation::Native(_) => false,
+            Conversation::Dlm(talk) => !talk.is_complete(),
         }
     }
 

@@ -23,6 +23,13 @@ pub(crate) const MAX_WAIT_MS: u32 = 60_000;
 /// Longest DLM lock, in milliseconds.
 pub(crate) const MAX_TTL_MS: u64 = 60_000;
 
+/// How long output may be stuck, in milliseconds.
+pub(crate) const PEER_TIMEOUT_MS: u64 = 4_000;
+/// How long input is dropped before a close, in milliseconds.
+pub(crate) const LINGER_MS: u64 = 500;
+/// How long a DLM request may take to come, in milliseconds.
+pub(crate) const REQUEST_TIMEOUT_MS: u64 = 5_000;
+
 /// How a driver sends: see [`leasehold::worker::Action::Write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
@@ -91,7 +98,8 @@ impl Options {
         let mut rng = Rng::with_seed(seed ^ 0x5EED);
         let soft_limit_bytes = pick(&mut rng, &[60, 400, 4_000]);
         let memory_room = match rng.u8(..6) {
-            0 => rng.u64(..100_000),
+            // Pages of what is kept take about a quarter of a million each.
+            0 => rng.u64(..1_600_000),
             _ => 1 << 30,
         };
         Options {
@@ -189,11 +197,6 @@ impl Options {
         }
     }
 
-    /// Whether requests may be refused for what all clients together take.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.max_keys < 1_000 || self.memory_room < 1 << 30
-    }
-
     /// One loop's configuration.
     pub(crate) fn worker(&self, loop_index: u16) -> WorkerConfig {
         let engine = EngineLimits {
@@ -222,8 +225,8 @@ impl Options {
             max_connections: 1_000,
             output_soft_limit_bytes: self.soft_limit_bytes,
             output_hard_limit_bytes: self.hard_limit_bytes,
-            peer_timeout_ms: 4_000,
-            linger_ms: 500,
+            peer_timeout_ms: PEER_TIMEOUT_MS,
+            linger_ms: LINGER_MS,
             linger_bytes: 200,
             dlm: DlmConfig {
                 requests: DlmLimits {
@@ -236,7 +239,7 @@ impl Options {
                 max_connections: 500,
                 max_payload_bytes: 1 << 20,
                 max_buffered_bytes: 1 << 20,
-                request_timeout_ms: 5_000,
+                request_timeout_ms: REQUEST_TIMEOUT_MS,
             },
             loops: self.loops,
             loop_index,

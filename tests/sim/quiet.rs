@@ -102,6 +102,7 @@ impl World {
                 "loop {} sleeps on work",
                 host.index
             );
+            host.check_wakes_in_time(&self.env);
         }
         // The second time it would find what the first has moved out of a spill.
         for _ in 0..2 {
@@ -161,7 +162,7 @@ impl World {
         for (_, link) in self.live_links() {
             if let Conversation::Dlm(talk) = &link.conversation
                 && !talk.is_answered
-                && let Some(lease) = talk.lease()
+                && let Some(lease) = talk.may_hold()
             {
                 may_be_untold[lease.key] += 1;
             }

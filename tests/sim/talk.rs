@@ -6,6 +6,7 @@ use leasehold::engine::time::Time;
 use leasehold::protocol::{ErrorCode, Reply, Request};
 
 use crate::clocks::Clock;
+use crate::covered::name_of;
 use crate::ledger::{Extension, Ledger, Told};
 
 /// What one frame asks.
@@ -260,6 +261,7 @@ impl Talk {
 
     fn hear_reply(&mut self, reply: &Reply, now: Time, ledger: &mut Ledger) {
         self.heard.push(*reply);
+        ledger.covered.note(name_of(reply));
         assert!(!self.is_refused, "after the last error: {reply:?}");
         let found = self.open.iter().position(|&index| {
             let frame = &self.frames[index];
@@ -284,10 +286,10 @@ impl Talk {
                 *code != ErrorCode::ShuttingDown || ledger.drains,
                 "refused without a drain: {reply:?}"
             );
-            assert!(
-                *code != ErrorCode::Overloaded || ledger.is_limited,
-                "refused without a limit: {reply:?}"
-            );
+            if *code == ErrorCode::Overloaded {
+                let key = frame.key.expect("only acquires are answered so");
+                ledger.check_refusal(key, frame.completed_at.unwrap_or(sent_at));
+            }
         }
         self.check_order(index, &frame, reply);
         match (reply, frame.ask, frame.key) {

@@ -28,8 +28,10 @@ pub(crate) struct Client {
     link: Option<usize>,
     /// It does not read on this connection.
     is_stalled: bool,
-    /// Its DLM identifier, the key that this is for, and whether it was given back.
+    /// Its DLM identifier, and the key that this is for.
     dlm: Option<(String, usize)>,
+    /// It has asked for that one's Unlock.
+    has_unlocked: bool,
     dlm_ids: u64,
     /// Its last DLM connection.
     last_dlm: Option<usize>,
@@ -45,6 +47,7 @@ impl Client {
             link: None,
             is_stalled: false,
             dlm: None,
+            has_unlocked: false,
             dlm_ids: 0,
             last_dlm: None,
         }
@@ -107,6 +110,10 @@ impl World {
             };
             let now = self.env.now;
             self.env.links[link].send(count, now, &mut self.env.ledger);
+            if count == unsent && !self.is_dlm(link) && self.env.rng.u8(..12) == 0 {
+                // Some end their side right behind what they ask.
+                return self.end(link, true);
+            }
         }
         match self.env.rng.u16(..400) {
             0..8 => self.end(link, true),
@@ -143,7 +150,9 @@ impl World {
             return;
         }
         let to = self.env.rng.u16(..self.options.loops);
-        let link = if self.env.rng.u8(..16) < self.options.dlm_share {
+        // Who has begun with the one protocol goes on with it more often than not.
+        let goes_on = self.clients[who].dlm.is_some() && self.env.rng.u8(..4) > 0;
+        let link = if goes_on || self.env.rng.u8(..16) < self.options.dlm_share {
             self.connect_dlm(who, to)
         } else {
             self.connect_native(to)
@@ -166,41 +175,16 @@ impl World {
                 (id, key)
             }
         };
-        let ttl_ms = match self.env.rng.u8(..3) {
-            0 => self.env.rng.u64(1..200),
-            _ => self.env.rng.u64(1..6_000),
-        };
-        let operation = match self.env.rng.u8(..12) {
-            0..5 => Operation::Lock { ttl_ms },
-            5..8 => Operation::Unlock,
-            8 => Operation::TestLock,
-            9 => Operation::Put {
-                ttl_ms,
-                // Now and then so much that it gets a turn of its own.
-                data_store: match self.env.rng.u8(..8) {
-                    0 => "data".repeat(18_000),
-                    count => "data".repeat(count.into()),
-                }
-                .into(),
-            },
-            10 => Operation::Get,
-            _ => Operation::Erase,
-        };
+        let operation = self.a_dlm_operation(who, &id);
         let is_garbled = self.env.rng.u8(..40) == 0;
-        let lost = self.clients[who].last_dlm.and_then(|link| {
-            let Conversation::Dlm(talk) = &self.env.links[link].conversation else {
-                return None;
-            };
-            talk.lost_lock().filter(|_| talk.id() == id)
-        });
-        let operation = match lost {
-            // Whoever was not answered tries again.
-            Some(lost) if self.env.rng.u8(..4) > 0 => lost,
-            _ => operation,
-        };
         let client = &mut self.clients[who];
-        if operation == Operation::Unlock && !is_garbled {
+        if client.has_unlocked {
+            // Its lock is given up, and so is its identifier.
+            client.has_unlocked = false;
             client.dlm = None;
+            self.env.ledger.covered.note("DLM looks after an Unlock");
+        } else if operation == Operation::Unlock && !is_garbled {
+            client.has_unlocked = true;
             for link in &mut self.env.links {
                 if let Conversation::Dlm(talk) = &mut link.conversation {
                     talk.given_back |= talk.is_lock_by(&id);
@@ -210,6 +194,67 @@ impl World {
         let talk = DlmTalk::new(operation, (key, &self.keys[key]), id, is_garbled);
         self.clients[who].last_dlm = Some(self.env.links.len());
         self.connect(Conversation::Dlm(Box::new(talk)), to)
+    }
+
+    /// What a DLM client asks next: by chance, but mostly what follows from the last.
+    fn a_dlm_operation(&mut self, who: usize, id: &str) -> Operation<'static> {
+        let last =
+            self.clients[who]
+                .last_dlm
+                .and_then(|link| match &self.env.links[link].conversation {
+                    Conversation::Dlm(talk) if talk.id() == id => Some(talk),
+                    _ => None,
+                });
+        let lost = last.and_then(|talk| talk.lost_lock());
+        let last = last.map(|talk| talk.operation().clone());
+        let follows = self.env.rng.u8(..4) > 0;
+        if self.clients[who].has_unlocked {
+            // Nothing of its own may be left but what another one put there.
+            return match self.env.rng.u8(..4) {
+                0 => Operation::Erase,
+                1 => Operation::TestLock,
+                _ => Operation::Get,
+            };
+        }
+        match (lost, last) {
+            (Some(lost), _) if follows => {
+                self.env.ledger.covered.note("DLM tries again");
+                return lost;
+            }
+            (None, Some(Operation::Lock { .. })) if follows => return self.a_put(),
+            (None, Some(Operation::Put { .. })) if follows => return Operation::Unlock,
+            _ => {}
+        }
+        match self.env.rng.u8(..12) {
+            0..5 => Operation::Lock {
+                ttl_ms: self.a_ttl(),
+            },
+            5..8 => Operation::Unlock,
+            8 => Operation::TestLock,
+            9 => self.a_put(),
+            10 => Operation::Get,
+            _ => Operation::Erase,
+        }
+    }
+
+    fn a_ttl(&mut self) -> u64 {
+        match self.env.rng.u8(..3) {
+            0 => self.env.rng.u64(1..200),
+            1 => self.env.rng.u64(1..6_000),
+            _ => self.env.rng.u64(1..30_000),
+        }
+    }
+
+    fn a_put(&mut self) -> Operation<'static> {
+        Operation::Put {
+            ttl_ms: self.a_ttl(),
+            // Now and then so much that it gets a turn of its own.
+            data_store: match self.env.rng.u8(..8) {
+                0 => "data".repeat(18_000),
+                count => "data".repeat(count.into()),
+            }
+            .into(),
+        }
     }
 
     /// Composes one request of a native session.

@@ -17,6 +17,9 @@ use crate::traffic::Client;
 /// Steps after which loops that have nothing new to do must have come to rest.
 const MOST_STEPS_TO_REST: u64 = 300_000;
 
+/// What an engine may come to take for one request: a page of each of its structures.
+const MOST_GROWTH_BYTES: u64 = 1_500_000;
+
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) options: Options,
@@ -52,7 +55,7 @@ impl World {
                 now: Time::from_millis(5_000),
                 rng,
                 links: Vec::new(),
-                ledger: Ledger::new(keys.len(), options.expiry_grace_ms, options.is_limited()),
+                ledger: Ledger::new(keys.len(), options.loops, options.expiry_grace_ms),
                 wakes: Vec::new(),
                 transit: Vec::new(),
                 is_closing: false,
@@ -176,14 +179,27 @@ impl World {
     /// One small step of this loop, and what must hold after it.
     pub(crate) fn run(&mut self, index: usize) {
         let host = &mut self.hosts[index];
+        let before = Load::of(host);
+        let requests = host.worker.mesh_counters().requests;
         std::mem::swap(&mut self.env.rng, &mut host.rng);
         host.step(&mut self.env);
         std::mem::swap(&mut self.env.rng, &mut host.rng);
         self.runs += 1;
+        if before.may_reach_limit(&Load::of(host), &self.options) {
+            self.env.ledger.note_tight(host.index, self.env.now);
+        }
         if self.runs.is_multiple_of(self.options.check_every) {
             host.worker.invariants();
         }
         check_counters(host);
+        let asks_more = host.worker.mesh_counters().requests > requests;
+        if let [one, other] = &self.hosts[..] {
+            let asked = if index == 0 { other } else { one };
+            assert!(
+                !asks_more || asked.worker.mesh_counters().spilling == 0,
+                "loop {index} asks for more, and what it was answered finds no room already"
+            );
+        }
         for target in std::mem::take(&mut self.env.wakes) {
             let target = &mut self.hosts[usize::from(target)];
             assert!(target.is_asleep(), "only who sleeps is woken");
@@ -273,6 +289,32 @@ impl World {
     pub(crate) fn live_links(&self) -> impl Iterator<Item = (usize, &Link)> {
         let links = self.env.links.iter().enumerate();
         links.filter(|(_, link)| link.server != Server::Closed)
+    }
+}
+
+/// What an engine holds, and how many keys it has given out.
+struct Load {
+    keys: u64,
+    bytes: u64,
+    granted: u64,
+}
+
+impl Load {
+    fn of(host: &Host) -> Load {
+        let engine = host.worker.engine();
+        let counters = engine.counters();
+        Load {
+            keys: engine.keys().into(),
+            bytes: engine.memory_bytes() - host.empty_bytes,
+            granted: counters.granted + counters.dlm_granted,
+        }
+    }
+
+    /// Whether something may have been refused for a limit between this and `after`.
+    fn may_reach_limit(&self, after: &Load, options: &Options) -> bool {
+        let most_keys = self.keys + (after.granted - self.granted);
+        let most_bytes = self.bytes.max(after.bytes) + MOST_GROWTH_BYTES;
+        most_keys >= options.max_keys.into() || most_bytes > options.memory_room
     }
 }
 
