@@ -110,6 +110,10 @@ impl World {
             };
             let now = self.env.now;
             self.env.links[link].send(count, now, &mut self.env.ledger);
+            if count == unsent && !self.is_dlm(link) && self.env.rng.u8(..12) == 0 {
+                // Some end their side right behind what they ask.
+                return self.end(link, true);
+            }
         }
         match self.env.rng.u16(..400) {
             0..8 => self.end(link, true),
