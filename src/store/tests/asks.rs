@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::durability::{Ask, Durable, LeaseRecord, News, RecordChange};
+use crate::durability::{Ask, Durable, LeaseRecord, News, RecordChange, TOKEN_BLOCK};
 use crate::engine::time::Time;
 use crate::limits::TOKEN_END;
 use crate::store::core::{Job, RETRY_MS, StoreCore};
@@ -13,6 +13,7 @@ const NOW: Time = Time::from_millis(1000);
 /// For three loops, with D at 8192 ms and the mark at 100.
 fn core() -> StoreCore {
     let durable = Durable {
+        token_block: TOKEN_BLOCK,
         d_ms: 8192,
         cap_ms: 300_000,
         mark: 100,

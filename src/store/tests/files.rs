@@ -334,6 +334,7 @@ impl Full {
 
     fn served(&self) -> Served {
         let durable = Durable {
+            token_block: TOKEN_BLOCK,
             d_ms: 1024,
             cap_ms: 300_000,
             mark: 1,
