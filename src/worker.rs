@@ -540,9 +540,10 @@ impl Worker {
         self.engine.handle_drain();
     }
 
-    /// Whether a drain has nothing left to wait for: no key is held and no acquire queued.
+    /// Whether a drain has nothing left to wait for: no key is held, no acquire queued, and
+    /// no reply is held back.
     pub fn is_drained(&self) -> bool {
-        self.engine.held() == 0 && self.engine.waiting() == 0
+        self.engine.held() == 0 && self.engine.waiting() == 0 && !self.held.any_held()
     }
 
     /// Ends every session: what is owed is sent, then it is closed.
@@ -679,7 +680,7 @@ impl Worker {
                 session.ends_awaited += 1;
             }
         }
-        if session.protocol == Protocol::Native && self.held.any_held() {
+        if session.protocol == Protocol::Native && self.held.holds_for(id) {
             // What is held for it may be of this loop.
             session.ends_awaited += 1;
             self.hold_end(id);

@@ -129,6 +129,17 @@ impl Engine {
             && self.recorder.is_full()
     }
 
+    /// What has to be durable before a reply tells its holder that a key, which has an
+    /// entry at `now`, is held for what is left of its lease.
+    pub fn needs_of_held_key(&self, now: Time, key: &[u8]) -> Needs {
+        let hash = self.tables.locks.hash(key);
+        let entry = self.tables.locks.find(hash, key);
+        entry.map_or_else(Needs::default, |entry| {
+            let deadline = self.tables.locks.entries[entry].deadline;
+            self.needs(entry, deadline.millis_since_ceil(now))
+        })
+    }
+
     /// What has to be durable before a reply tells that a key is free.
     pub(super) fn needs_of_free_key(&self, key: &[u8]) -> Needs {
         Needs {

@@ -357,17 +357,32 @@ pub(super) struct Carried<'a> {
     pub(super) needs: Needs,
     /// The grant to give up if that fails.
     pub(super) granted: Option<GrantRef>,
-    /// It ends a lock: then it cannot fail.
-    pub(super) is_release: bool,
+    /// What is told instead if it fails; `None`: it ends a lock, and waits for as long as
+    /// that takes.
+    pub(super) otherwise: Option<Status>,
 }
 
 impl<'a> Carried<'a> {
+    /// To be told at once.
+    fn now(reply: DlmReply<'a>) -> Carried<'a> {
+        Carried::new(().into(), |()| reply)
+    }
+
     fn new<T>(outcome: DlmOutcome<T>, reply: impl FnOnce(T) -> DlmReply<'a>) -> Carried<'a> {
         Carried {
             reply: reply(outcome.came_to),
             needs: outcome.needs,
             granted: outcome.granted,
-            is_release: false,
+            otherwise: Some(Status::No),
+        }
+    }
+
+    /// It tells the holder that the lock is held.
+    fn needing(self, needs: Needs, otherwise: Status) -> Carried<'a> {
+        Carried {
+            needs,
+            otherwise: Some(otherwise),
+            ..self
         }
     }
 
@@ -376,7 +391,7 @@ impl<'a> Carried<'a> {
             reply: self.reply.into_owned(),
             needs: self.needs,
             granted: self.granted,
-            is_release: self.is_release,
+            otherwise: self.otherwise,
         }
     }
 }
@@ -404,7 +419,7 @@ pub(super) fn carry_out<'a>(
         Operation::Unlock => {
             let outcome = engine.handle_dlm_unlock(now, key, holder, out);
             Carried {
-                is_release: true,
+                otherwise: None,
                 ..Carried::new(outcome, |unlock| match unlock {
                     DlmUnlock::Unlocked => own(Status::Unlocked),
                     DlmUnlock::Absent => bare(Status::Unlocked),
@@ -421,32 +436,25 @@ pub(super) fn carry_out<'a>(
                 DlmPut::Overloaded => bare(Status::No),
             })
         }
-        Operation::TestLock => {
-            let test = engine.handle_dlm_test(now, key, holder, out);
-            Carried::new(test.into(), |test| match test {
-                DlmTest::Free => bare(Status::Unlocked),
-                DlmTest::Own => own(Status::Locked),
-                DlmTest::NotOwner => bare(Status::NotOwner),
-            })
-        }
-        Operation::Get => {
-            let get = engine.handle_dlm_get(now, key, holder, out);
-            Carried::new(get.into(), |get| match get {
-                DlmGet::Done(data) => DlmReply::with_data(holder.id, data.to_owned()),
-                DlmGet::NoData => own(Status::NoData),
-                DlmGet::NotFound => bare(Status::NotFound),
-                DlmGet::NotOwner => bare(Status::NotOwner),
-            })
-        }
-        Operation::Erase => {
-            let erase = engine.handle_dlm_erase(now, key, holder);
-            Carried::new(erase.into(), |erase| match erase {
-                DlmErase::Done => own(Status::Done),
-                DlmErase::NotFound => bare(Status::NotFound),
-                DlmErase::NotOwner => bare(Status::NotOwner),
-            })
-        }
-        Operation::Version => Carried::new(().into(), |()| DlmReply::version()),
+        Operation::TestLock => match engine.handle_dlm_test(now, key, holder, out) {
+            DlmTest::Free => Carried::now(bare(Status::Unlocked)),
+            DlmTest::Own => Carried::now(own(Status::Locked))
+                .needing(engine.needs_of_held_key(now, key), Status::NotOwner),
+            DlmTest::NotOwner => Carried::now(bare(Status::NotOwner)),
+        },
+        Operation::Get => match engine.handle_dlm_get(now, key, holder, out) {
+            DlmGet::Done(data) => Carried::now(DlmReply::with_data(holder.id, data.to_owned())),
+            DlmGet::NoData => Carried::now(own(Status::NoData))
+                .needing(engine.needs_of_held_key(now, key), Status::NotFound),
+            DlmGet::NotFound => Carried::now(bare(Status::NotFound)),
+            DlmGet::NotOwner => Carried::now(bare(Status::NotOwner)),
+        },
+        Operation::Erase => match engine.handle_dlm_erase(now, key, holder) {
+            DlmErase::Done => Carried::now(own(Status::Done)),
+            DlmErase::NotFound => Carried::now(bare(Status::NotFound)),
+            DlmErase::NotOwner => Carried::now(bare(Status::NotOwner)),
+        },
+        Operation::Version => Carried::now(DlmReply::version()),
     }
 }
 

@@ -67,10 +67,12 @@ pub(super) enum HeldReply {
         owner: u64,
         deadline: Time,
     },
-    /// The answer to a DLM request that locks or renews.
+    /// The answer to a DLM request that tells of a lock.
     DlmLocked {
         session: SessionId,
         reply: Box<DlmReply<'static>>,
+        /// What is answered if it fails.
+        otherwise: Status,
         /// The grant to give up if it fails.
         granted: Option<GrantRef>,
     },
@@ -165,10 +167,23 @@ impl HeldReplies {
         }
     }
 
-    /// Whether a session's end has to wait for replies that are held.
+    /// Whether replies are held, to whomever.
     #[inline]
     pub(super) fn any_held(&self) -> bool {
         !self.waiting.is_empty() || !self.settled.is_empty()
+    }
+
+    /// Whether a session's end has to wait for replies that are held. Walks all of them,
+    /// which as a rule are none.
+    #[inline]
+    pub(super) fn holds_for(&self, session: SessionId) -> bool {
+        let is_waiting = |held: &Held| held.reply.session() == session;
+        self.any_held()
+            && (self.waiting.iter().any(is_waiting)
+                || self
+                    .settled
+                    .iter()
+                    .any(|(reply, _)| reply.session() == session))
     }
 
     /// Whether something is to be sent or refused that waits no longer.
@@ -179,7 +194,7 @@ impl HeldReplies {
     /// When a lower D may be in order; `None` while that is for others to bring about.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let may_fall = self.limit_ms > MIN_D_MS && self.limit_ms < u64::MAX;
-        (may_fall && self.waiting.is_empty() && self.raising_to_ms == 0)
+        (may_fall && !self.any_held() && self.raising_to_ms == 0)
             .then(|| self.last_long.plus_millis(self.limit_ms))
     }
 
@@ -388,9 +403,12 @@ impl Worker {
                 None
             }
             HeldReply::DlmLocked {
-                session, granted, ..
+                session,
+                otherwise,
+                granted,
+                ..
             } => {
-                self.tell_dlm(session, DlmReply::bare(Status::No));
+                self.tell_dlm(session, DlmReply::bare(otherwise));
                 granted
             }
             HeldReply::DlmUnlocked { .. } | HeldReply::SessionEnd(_) => {
@@ -411,11 +429,12 @@ impl Worker {
     /// Keeps what a DLM request came to until it may be told.
     pub(super) fn hold_dlm(&mut self, session: SessionId, carried: Carried<'static>) {
         let reply = Box::new(carried.reply);
-        let held = match carried.is_release {
-            true => HeldReply::DlmUnlocked { session, reply },
-            false => HeldReply::DlmLocked {
+        let held = match carried.otherwise {
+            None => HeldReply::DlmUnlocked { session, reply },
+            Some(otherwise) => HeldReply::DlmLocked {
                 session,
                 reply,
+                otherwise,
                 granted: carried.granted,
             },
         };

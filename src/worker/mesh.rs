@@ -256,7 +256,7 @@ impl Worker {
                 let (engine, mut out) = self.engine_and_outbox();
                 engine.handle_session_end(now, *session, end, &mut out);
                 self.note_work();
-                if self.held.any_held() {
+                if self.held.holds_for(*session) {
                     self.hold_end(*session);
                 } else {
                     self.mesh.outbound.session_ended(*session);
