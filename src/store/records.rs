@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend};
-use redb::{TableDefinition, TableHandle as _, WriteTransaction};
+use redb::{TableDefinition, TableHandle as _};
 
 use super::StoreError;
 use super::boot::Boot;
@@ -265,10 +265,9 @@ fn build(boot: &Boot, records: &[LeaseRecord]) -> Result<Vec<u8>, RecordsError> 
     let database = builder()
         .create_with_backend(memory.clone())
         .map_err(fault)?;
-    let write = begin(&database)?;
+    let write = database.begin_write().map_err(fault)?;
     {
         let mut about = write.open_table(ABOUT).map_err(fault)?;
-        about.insert(VERSION_FIELD, VERSION).map_err(fault)?;
         about.insert(BOOT_FIELD, boot.name()).map_err(fault)?;
         let mut leases = write.open_table(LEASES).map_err(fault)?;
         for record in records {
@@ -276,12 +275,13 @@ fn build(boot: &Boot, records: &[LeaseRecord]) -> Result<Vec<u8>, RecordsError> 
         }
     }
     write.commit().map_err(fault)?;
+    seal(&database)?;
     drop(database);
     Ok(memory.take())
 }
 
 fn apply(database: Database, changes: &[RecordChange]) -> Result<RecordsFile, RecordsError> {
-    let write = begin(&database)?;
+    let write = database.begin_write().map_err(fault)?;
     {
         let mut leases = write.open_table(LEASES).map_err(fault)?;
         for change in changes {
@@ -293,15 +293,22 @@ fn apply(database: Database, changes: &[RecordChange]) -> Result<RecordsFile, Re
         }
     }
     write.commit().map_err(fault)?;
+    seal(&database)?;
     Ok(RecordsFile::Open(database))
 }
 
-fn begin(database: &Database) -> Result<WriteTransaction, RecordsError> {
+/// Commits what is there once more. The file keeps the last two commits, and a byte
+/// under no checksum says which of them counts: now it may say either. And the commit is
+/// one in two phases, after which damage to it is an error, and no reason to go back to
+/// what was before.
+fn seal(database: &Database) -> Result<(), RecordsError> {
     let mut write = database.begin_write().map_err(fault)?;
-    // Damage to the newest records is then an error, and no reason to go back to older
-    // ones.
     write.set_two_phase_commit(true);
-    Ok(write)
+    {
+        let mut about = write.open_table(ABOUT).map_err(fault)?;
+        about.insert(VERSION_FIELD, VERSION).map_err(fault)?;
+    }
+    write.commit().map_err(fault)
 }
 
 fn row(record: &LeaseRecord) -> Row<'_> {

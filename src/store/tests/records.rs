@@ -213,13 +213,11 @@ fn random_changes(rng: &mut Rng) -> Vec<RecordChange> {
     (0..4).map(change).collect()
 }
 
-fn apply(model: &mut Model, changes: &[RecordChange]) {
-    for change in changes {
-        match change {
-            RecordChange::Set(record) => model.insert(record.key.clone(), record.clone()),
-            RecordChange::Remove { key } => model.remove(key),
-        };
-    }
+fn apply(model: &mut Model, change: &RecordChange) {
+    match change {
+        RecordChange::Set(record) => model.insert(record.key.clone(), record.clone()),
+        RecordChange::Remove { key } => model.remove(key),
+    };
 }
 
 fn open(disk: &Disk) -> Result<(Records<Disk>, Model), RecordsError> {
@@ -239,18 +237,26 @@ fn history(seed: u64, stop_at: Option<u32>, fail_at: Option<u32>) -> u32 {
     disk.lock().fail_at = fail_at;
     for _ in 0..3 {
         let (mut records, found) = open(&disk).expect("crashes corrupt nothing");
-        assert!(possible.contains(&found), "{found:?} of {possible:?}");
+        assert!(
+            possible.contains(&found),
+            "{seed} {stop_at:?} {fail_at:?}: {found:?} is none of {possible:?}"
+        );
         possible = vec![found.clone()];
         let mut wanted = found;
         let recorded: Vec<LeaseRecord> = wanted.values().cloned().collect();
         if records.settle(&recorded).is_ok() {
+            let mut changes = BTreeMap::new();
             for _ in 0..4 {
-                apply(&mut wanted, &random_changes(&mut rng));
-                // What has failed is in what is tried next.
-                let changes = difference(&possible[0], &wanted);
+                // What has failed is in what is tried next, unless it has changed since.
+                for change in random_changes(&mut rng) {
+                    apply(&mut wanted, &change);
+                    changes.insert(change.key().to_vec(), change);
+                }
                 possible.push(wanted.clone());
-                if records.commit(&changes).is_ok() {
+                let tried: Vec<RecordChange> = changes.values().cloned().collect();
+                if records.commit(&tried).is_ok() {
                     possible = vec![wanted.clone()];
+                    changes.clear();
                 }
             }
         }
@@ -266,17 +272,9 @@ fn history(seed: u64, stop_at: Option<u32>, fail_at: Option<u32>) -> u32 {
     disk.lock().steps
 }
 
-/// The changes that make `to` of `from`.
-fn difference(from: &Model, to: &Model) -> Vec<RecordChange> {
-    let gone = from.keys().filter(|key| !to.contains_key(*key));
-    let gone = gone.map(|key| RecordChange::Remove { key: key.clone() });
-    gone.chain(to.values().cloned().map(RecordChange::Set))
-        .collect()
-}
-
 #[test]
 fn what_was_committed_is_there_after_a_crash_and_no_half_of_what_was_not() {
-    for seed in 0..6 {
+    for seed in 0..2 {
         let steps = history(seed, None, None);
         for at in 1..=steps {
             history(seed, Some(at), None);
@@ -365,8 +363,8 @@ fn no_damage_to_the_file_makes_fewer_or_other_records_of_it() {
     let disk = disk_with(&leases);
     let whole = disk.lock().cached.clone().expect("there is a file");
     let mut rng = Rng::with_seed(1);
-    let header = (0..512 * 8).step_by(3);
-    let anywhere = (0..2_000).map(|_| rng.usize(..whole.len() * 8));
+    let header = (0..320 * 8).step_by(5);
+    let anywhere = (0..1_000).map(|_| rng.usize(..whole.len() * 8));
     let mut refused = 0;
     for bit in header.chain(anywhere.collect::<Vec<_>>()) {
         let mut bytes = whole.clone();
