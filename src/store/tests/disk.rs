@@ -31,6 +31,8 @@ struct Copy {
     /// What reads see.
     cached: Option<Vec<u8>>,
     unsynced: Unsynced,
+    /// Since it was replaced.
+    has_failed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -93,6 +95,7 @@ impl Disk {
             on_disk: bytes.clone(),
             cached: bytes,
             unsynced: Unsynced::Nothing,
+            has_failed: false,
         };
     }
 }
@@ -160,6 +163,7 @@ impl Media for Disk {
         let at = &mut inner.copies[copy];
         at.on_disk = Some(bytes.to_vec());
         at.unsynced = Unsynced::Nothing;
+        at.has_failed = false;
         Ok(())
     }
 
@@ -171,6 +175,7 @@ impl Media for Disk {
         assert!(is_safe, "a write may leave no copy whole");
         let at = &mut inner.copies[copy];
         assert_ne!(at.unsynced, Unsynced::Rename, "this copy may not be there");
+        assert!(!at.has_failed, "it is replaced, by sectors that work");
         at.unsynced = Unsynced::Bytes;
         let outcome = inner.step();
         let at = &mut inner.copies[copy];
@@ -181,6 +186,7 @@ impl Media for Disk {
             written[from..].copy_from_slice(&old[from..]);
         }
         at.cached = Some(written);
+        at.has_failed = outcome.is_err();
         outcome
     }
 
@@ -194,6 +200,7 @@ impl Media for Disk {
             Err(_) => at.may_be_left(&mut inner.rng),
         };
         at.unsynced = Unsynced::Nothing;
+        at.has_failed = outcome.is_err();
         outcome
     }
 
