@@ -55,7 +55,8 @@ pub enum Ask {
         to_ms: u64,
     },
     /// No lease of this loop that is not recorded, alive or to come, is longer than
-    /// `to_ms` until it asks for a raise. Not answered.
+    /// `to_ms` until it asks for a raise. Not answered, and not asked while a raise is
+    /// under way.
     Lower {
         /// In milliseconds.
         to_ms: u64,

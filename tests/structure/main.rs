@@ -49,6 +49,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "session",
             "mesh",
             "durability",
+            "partition",
             "store",
             "config",
             "credentials",
@@ -95,8 +96,10 @@ const MAY_TOUCH: &[(&str, &[&str])] = &[
 const MAY_READ_WALL: &[&str] = &[
     // Defines how.
     "src/clock.rs",
-    // The floor of the first token.
-    "src/driver/mod.rs",
+    // The floor of the first token: without a state directory, and with one.
+    "src/driver/state.rs",
+    "src/store/mod.rs",
+    "src/store/start.rs",
 ];
 
 /// Names by which the wall clock can be read.
