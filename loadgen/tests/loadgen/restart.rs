@@ -1,7 +1,6 @@
 //! A server that goes away, and one that comes back.
 
 use super::common::{Server, loadgen};
-use std::io::Read as _;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
