@@ -78,6 +78,8 @@ pub(crate) struct Clients {
     is_stopping: bool,
     /// Numbers of held keys that are still to be taken.
     to_hold: Range<u64>,
+    /// Clients that have begun a round since [`Clients::look_up_tokens`].
+    started: Vec<u32>,
     /// Connections that have broken.
     breaks: u64,
     /// Arrivals that were due and never sent.
@@ -96,7 +98,9 @@ struct Lane {
     intended_ns: u64,
     sent_ns: u64,
     key: KeyId,
-    rank: u64,
+    /// The key's place in the thread's table of tokens, and what stands there.
+    place_in_table: usize,
+    token_before: u64,
     hold_ns: u64,
     token: u64,
     /// Until when the client may believe in its grant.
@@ -149,6 +153,7 @@ impl Clients {
             busy: 0,
             is_stopping: false,
             to_hold: 0..0,
+            started: Vec::new(),
             breaks: 0,
             unsent: 0,
         }
@@ -182,7 +187,8 @@ impl Clients {
             intended_ns: 0,
             sent_ns: 0,
             key: KeyId::default(),
-            rank: 0,
+            place_in_table: 0,
+            token_before: 0,
             hold_ns: 0,
             token: 0,
             until_ns: 0,
@@ -384,6 +390,19 @@ impl Clients {
         Ok(())
     }
 
+    /// Looks up the tokens that the rounds begun lately have to exceed; to be called before
+    /// their answers can come. Of many keys most are not in the cache: one loop over all
+    /// has the memory fetch them at once, where one by one each would be waited for.
+    #[inline]
+    pub(crate) fn look_up_tokens(&mut self) {
+        for lane in self.started.drain(..) {
+            let client = &mut self.lanes[lane as usize];
+            if let Ledger::Private(tokens) = &self.ledgers[client.activity] {
+                client.token_before = tokens.latest(client.place_in_table);
+            }
+        }
+    }
+
     /// Nothing new begins. What waits for a connection is given up; holds and pauses end
     /// now, by [`Clients::poll_due`].
     pub(crate) fn stop(&mut self, now_ns: u64) {
@@ -497,8 +516,12 @@ impl Clients {
             .draw(&mut client.stream, place, &mut self.text);
         client.activity = activity;
         client.key = key;
-        client.rank = rank;
         client.hold_ns = hold_ns;
+        if let Ledger::Private(_) = &self.ledgers[activity] {
+            let span = self.rules.streams.span(activity);
+            client.place_in_table = lane * span as usize + rank as usize;
+            self.started.push(lane as u32);
+        }
         self.busy += 1;
         let op = self.first_op(self.rules.activities[activity].kind);
         self.want(lane, op, intended_ns, now_ns, line);
@@ -595,9 +618,13 @@ impl Clients {
         let result = match &mut self.ledgers[self.lanes[lane].activity] {
             Ledger::Off => return Ok(()),
             Ledger::Private(tokens) => {
-                let span = self.rules.streams.span(self.lanes[lane].activity);
-                let place = lane as u64 * span + self.lanes[lane].rank;
-                tokens.granted(place as usize, token).map(|()| None)
+                let Lane {
+                    place_in_table,
+                    token_before,
+                    ..
+                } = self.lanes[lane];
+                let grown = tokens.granted(place_in_table, token_before, token);
+                grown.map(|()| None)
             }
             Ledger::Shared(ledger) => {
                 let token = if C::HAS_TOKENS { token } else { 0 };

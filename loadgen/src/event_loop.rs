@@ -478,6 +478,7 @@ impl<C: Codec> EventLoop<C> {
 
     /// Sends what clients have put in, or makes the connection anew if they want that.
     fn settle(&mut self, index: usize) -> Result<(), String> {
+        self.clients.look_up_tokens();
         if self.connections[index].line.renew {
             return self.renew(index);
         }

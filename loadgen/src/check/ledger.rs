@@ -183,13 +183,19 @@ impl TokenTable {
         TokenTable(vec![0; count as usize])
     }
 
-    /// A grant of the key in this place.
+    /// The latest token of the key in this place.
+    #[inline]
+    pub(crate) fn latest(&self, place: usize) -> u64 {
+        self.0[place]
+    }
+
+    /// A grant of the key in this place, whose latest token was `before`.
     ///
     /// # Errors
-    /// Its token is not larger than that of the grant before.
+    /// Its token is not larger.
     #[inline]
-    pub(crate) fn granted(&mut self, place: usize, token: u64) -> Result<(), Fault> {
-        let before = std::mem::replace(&mut self.0[place], token);
+    pub(crate) fn granted(&mut self, place: usize, before: u64, token: u64) -> Result<(), Fault> {
+        self.0[place] = token;
         match token > before {
             true => Ok(()),
             false => Err(Fault::TokenNotGrown { token, before }),
@@ -338,8 +344,11 @@ mod tests {
     #[test]
     fn private_tokens_must_grow_too() {
         let mut table = TokenTable::new(2);
-        assert!(table.granted(0, 5).is_ok() && table.granted(1, 5).is_ok());
-        assert!(table.granted(0, 6).is_ok());
-        assert!(table.granted(0, 6).is_err() && table.granted(1, 4).is_err());
+        let mut grant = |place, token| {
+            let before = table.latest(place);
+            table.granted(place, before, token).is_ok()
+        };
+        assert!(grant(0, 5) && grant(1, 5) && grant(0, 6));
+        assert!(!grant(0, 6) && !grant(1, 4));
     }
 }

@@ -97,6 +97,7 @@ impl World {
 
     fn answer(&mut self, client: u32, tag: Tag, answer: Answer) -> Result<(), Violation> {
         self.now_ns += MS;
+        self.clients.look_up_tokens();
         let line = &mut self.lines[client as usize];
         self.clients
             .answered(client, tag, answer, self.now_ns, line)
