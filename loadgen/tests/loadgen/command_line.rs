@@ -143,3 +143,28 @@ fn results_come_as_table_json_percentiles_and_plots_and_compare() {
         std::fs::remove_file(path).expect("it is there");
     }
 }
+
+#[test]
+fn readme_lists_every_flag() {
+    const README: &str = include_str!("../../../README.md");
+    let section = README
+        .split("\n## ")
+        .find(|section| section.starts_with("Load generator"));
+    let section = section.expect("README has a section about it");
+    for command in ["run", "sweep"] {
+        let help = output(&format!("{command} --help"));
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        let flags: Vec<&str> = help
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("--"))
+            .filter_map(|rest| rest.split([' ', ',']).next())
+            .collect();
+        assert!(flags.len() > 25, "{help}");
+        for flag in flags {
+            assert!(
+                section.contains(&format!("`--{flag}`")),
+                "--{flag} of {command}"
+            );
+        }
+    }
+}
