@@ -32,10 +32,6 @@ fn servers_that_are_not_there_or_others_are_named() {
         ("echo", &server.address),
         ("redis", &server.address),
     ] {
-        if target == "native" {
-            // A JackrabbitDLM server waits for a whole line: its time-out is not waited for.
-            continue;
-        }
         assert_one_line(
             &format!("run --target {target} --server {address}"),
             "does not answer like",
