@@ -1,31 +1,9 @@
-//! Random numbers and key texts, both cheap enough not to show in a measurement.
+//! Key texts, cheap enough not to show in a measurement.
 
 /// Length of every key of the load.
 pub const KEY_BYTES: usize = 16;
 /// A key: 16 hexadecimal digits, so valid UTF-8 without a newline.
 pub type Key = [u8; KEY_BYTES];
-
-/// A small generator (splitmix64); the same seed gives the same numbers.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// A generator with this seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next 64 random bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `bound`, which must not be 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-}
 
 /// The key with this number. Different numbers give different keys, and
 /// neighbouring numbers give unrelated ones.
@@ -55,17 +33,5 @@ mod tests {
         let keys: std::collections::HashSet<Key> = (0..10_000).map(key).collect();
         assert_eq!(keys.len(), 10_000);
         assert!(keys.iter().flatten().all(u8::is_ascii_hexdigit));
-    }
-
-    #[test]
-    fn numbers_repeat_with_the_seed_and_stay_below_the_bound() {
-        let (mut one, mut other) = (Random::new(7), Random::new(7));
-        let mut seen = [false; 5];
-        for _ in 0..1_000 {
-            let number = one.below(5);
-            assert_eq!(number, other.below(5));
-            seen[number as usize] = true;
-        }
-        assert_eq!(seen, [true; 5]);
     }
 }

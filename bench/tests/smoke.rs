@@ -71,51 +71,30 @@ fn one_shot_answers_a_line_and_closes() {
 }
 
 #[test]
-fn pairs_measure_the_echo_server() {
+fn the_load_generator_s_frames_have_the_lengths_that_are_answered() {
+    use leasehold::protocol::Request;
     let echo = Echo::start(&[]);
-    let pid = echo.child.id().to_string();
-    for (connections, depth) in [("1", "1"), ("3", "7")] {
-        let output = Command::new(env!("CARGO_BIN_EXE_pairs"))
-            .args(["--target", "echo", "--server", &echo.address])
-            .args(["--connections", connections, "--depth", depth])
-            .args(["--seconds", "0.1", "--warmup", "0.05", "--keys", "100"])
-            .args(["--server-pid", &pid, "--json"])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("\"errors\":0"), "{text}");
-        assert!(text.contains("\"server_cpu_ns_per_request\":"), "{text}");
-        assert!(!text.contains("\"requests_per_s\":0,"), "{text}");
-    }
-}
-
-#[test]
-fn what_a_server_may_not_answer_is_counted_and_fails_the_run() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let refuse_all = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut acquire = [0; 28];
-        while stream.read_exact(&mut acquire).is_ok() {
-            let mut refusal = *b"T\0\0\0\0\0\0\0\0\n";
-            refusal[1..9].copy_from_slice(&acquire[3..11]);
-            if stream.write_all(&refusal).is_err() {
-                return;
-            }
-        }
-    });
-    let output = Command::new(env!("CARGO_BIN_EXE_pairs"))
-        .args(["--server", &address, "--connections", "1", "--depth", "1"])
-        .args(["--seconds", "0.1", "--warmup", "0"])
-        .output()
-        .unwrap();
-    refuse_all.join().unwrap();
-    assert!(!output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(!text.contains("errors=0"), "{text}");
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains("unexpected replies (T: "), "{errors}");
+    let key = b"0123456789abcdef";
+    let mut frames = Vec::new();
+    let acquire = Request::Acquire {
+        owner: 1,
+        wait_ms: 0,
+        lease_ms: 10_000,
+        key,
+    };
+    acquire.encode(&mut frames);
+    let release = Request::Release {
+        owner: 2,
+        token: 1,
+        key,
+    };
+    release.encode(&mut frames);
+    let mut stream = TcpStream::connect(&echo.address).unwrap();
+    stream.write_all(&frames).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut replies = Vec::new();
+    stream.read_to_end(&mut replies).unwrap();
+    assert_eq!(replies.len(), 22 + 10);
 }
 
 #[test]

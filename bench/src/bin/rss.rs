@@ -5,9 +5,8 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use clap::Parser;
-use leasehold_bench::hold::hold_locks;
+use leasehold_bench::hold::{Target, hold_locks};
 use leasehold_bench::host::resident_bytes;
-use leasehold_bench::targets::Target;
 
 /// Resident bytes per held lock with a 16-byte key, over the server as it is now.
 #[derive(Debug, Parser)]
