@@ -59,6 +59,8 @@ pub(crate) struct Rules {
 pub(crate) struct Clients {
     rules: Rules,
     lanes: Vec<Lane>,
+    /// Where the clients' sessions are, if that matters: one for each lane.
+    places: Vec<Place>,
     ledgers: Vec<Ledger>,
     /// What is measured.
     pub(crate) recorder: Recorder,
@@ -107,7 +109,6 @@ struct Lane {
     until_ns: u64,
     /// How many connections had broken at the grant.
     breaks_then: u64,
-    place: Option<Place>,
     stream: Stream,
 }
 
@@ -142,6 +143,7 @@ impl Clients {
             text: KeyText::new(rules.key_bytes),
             rules,
             lanes: Vec::new(),
+            places: Vec::new(),
             ledgers,
             recorder,
             history: History::new(),
@@ -177,6 +179,7 @@ impl Clients {
                 }
             }
         }
+        self.places.extend(place);
         self.lanes.push(Lane {
             connection,
             client,
@@ -193,7 +196,6 @@ impl Clients {
             token: 0,
             until_ns: 0,
             breaks_then: 0,
-            place,
             stream: self.rules.streams.of(client.into()),
         });
         Ok(())
@@ -504,7 +506,7 @@ impl Clients {
     #[inline]
     fn start<C: Codec>(&mut self, lane: usize, intended_ns: u64, now_ns: u64, line: &mut Line<C>) {
         let client = &mut self.lanes[lane];
-        let place = client.place;
+        let place = self.places.get(lane).copied();
         let Draw {
             activity,
             key,
