@@ -118,7 +118,7 @@ impl EpollLoop {
             self.read_ready();
             self.turn.judge();
             self.flush();
-            self.turn.wake_others();
+            self.turn.tell_others();
         }
         Ok(self.turn.end())
     }

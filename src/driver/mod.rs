@@ -16,13 +16,14 @@ mod waker;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use log::{info, warn};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 pub use identity_files::{CreateIdentityError, create_identity_file};
@@ -87,6 +88,9 @@ pub fn serve(config: &Config, credentials: Option<Credentials>) -> Result<(), Se
     warn_of_open_doors(config, credentials.is_some());
     let signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|e| ServeError::Io("watch for signals", e))?;
+    // A file that may not grow (RLIMIT_FSIZE) is a failed write, and not the server's end.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))
+        .map_err(|e| ServeError::Io("watch for signals", e))?;
 
     abort_on_panic();
     let bound = bind(config)?;

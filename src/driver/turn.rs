@@ -30,6 +30,8 @@ pub(super) struct Turn {
     store: Option<StorePort>,
     /// The grace is over then, which this loop is to say in the log.
     grace_to_end: Option<Time>,
+    /// When this turn looked at what is due.
+    judged_at: Time,
     drain: Drain,
     /// `--spin-us`: how long a loop that has nothing to do looks for more before it sleeps.
     spin: Duration,
@@ -54,6 +56,7 @@ impl Turn {
             worker,
             loops,
             identities,
+            judged_at: Time::ZERO,
             drain: Drain::new(),
             spin,
             is_busy: true,
@@ -119,11 +122,22 @@ impl Turn {
             self.worker.handle_backlog(clock::now());
         }
         self.worker.handle_large_request(clock::now());
-        self.worker.handle_timeouts(clock::now());
+        self.judged_at = clock::now();
+        self.worker.handle_timeouts(self.judged_at);
     }
 
-    /// Wakes the loops that this one has something for: once a turn, after all of it.
-    pub(super) fn wake_others(&mut self) {
+    /// Asks the store for what replies wait for, and wakes the loops that this one has
+    /// something for: once a turn, after all of it, whether the loop sleeps then or not.
+    pub(super) fn tell_others(&mut self) {
+        if let Some(store) = &self.store {
+            while let Some(ask) = self.worker.poll_ask(self.judged_at) {
+                store.ask(ask);
+            }
+        }
+        if self.grace_to_end.is_some_and(|end| end <= self.judged_at) {
+            self.grace_to_end = None;
+            info!("grace is over: every lock is granted again");
+        }
         for target in self.worker.poll_wakes() {
             self.loops.wake(target);
         }
@@ -133,15 +147,6 @@ impl Turn {
     /// `more_due` is what the driver itself has to do, and when.
     pub(super) fn sleep_for(&mut self, more_due: impl Iterator<Item = Time>) -> Option<Duration> {
         let now = clock::now();
-        if let Some(store) = &self.store {
-            while let Some(ask) = self.worker.poll_ask(now) {
-                store.ask(ask);
-            }
-        }
-        if self.grace_to_end.is_some_and(|end| end <= now) {
-            self.grace_to_end = None;
-            info!("grace is over: every lock is granted again");
-        }
         let due = more_due
             .chain(self.grace_to_end)
             .chain(self.drain.poll_timeout())

@@ -200,7 +200,7 @@ impl UringLoop {
         self.cancel_again();
         self.turn.judge();
         self.flush();
-        self.turn.wake_others();
+        self.turn.tell_others();
         self.resume_accepting();
         Ok(())
     }

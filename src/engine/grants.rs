@@ -55,6 +55,7 @@ impl Engine {
             self.counters.expired += 1;
             let grace_end = deadline.plus_millis(u64::from(self.limits.expiry_grace_ms));
             if now < grace_end {
+                // A record stays for the grace, which a start takes up where this ends.
                 self.end_grant(entry);
                 self.set_deadline(entry, grace_end);
                 return true;
@@ -67,6 +68,7 @@ impl Engine {
     /// Returns whether there was one; if not, the key is free and its entry gone.
     pub(super) fn hand_over(&mut self, now: Time, entry: u32, out: &mut impl Outbox) -> bool {
         self.end_grant(entry);
+        self.end_record(entry);
         while let Some(waiter) = self.oldest_waiter(entry) {
             self.work_done += 1;
             if let Some(end) = self.end_without_grant(now, waiter) {
@@ -220,7 +222,6 @@ impl Engine {
     /// Whoever held the key holds it no more; its timer is disarmed.
     fn end_grant(&mut self, entry: u32) {
         self.disarm_lease(entry);
-        self.end_record(entry);
         let fields = &mut self.tables.locks.entries[entry];
         if fields.holder != Holder::Nobody {
             fields.holder = Holder::Nobody;

@@ -34,7 +34,7 @@ pub(super) struct Entry {
     /// Index of the side record, [`NONE`] while the key needs none.
     pub(super) side: u32,
     pub(super) holder: Holder,
-    /// Its lease has a record of its own on disk, or is about to.
+    /// Its lease, or the one that is over, has a record of its own on disk, or is about to.
     pub(super) is_recorded: bool,
     /// A request has asked for more of the grant since it began: its holder may have
     /// been told of it by another reply than the grant's.
@@ -234,7 +234,7 @@ impl LockTable {
                 assert!(!side.is_idle(), "a side record is there for a reason");
                 boxed_bytes += side.dlm_owner.as_ref().map_or(0, |o| o.memory_bytes());
             }
-            assert!(!entry.is_recorded || entry.holder == Holder::Dlm);
+            assert!(!entry.is_recorded || entry.holder != Holder::Native);
             assert_eq!(
                 side.is_some_and(|side| side.dlm_owner.is_some()),
                 entry.holder == Holder::Dlm,

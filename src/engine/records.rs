@@ -175,7 +175,7 @@ impl Engine {
         self.tables.locks.entries[entry].is_recorded = true;
     }
 
-    /// The lease of `entry` has ended: so does its record.
+    /// The lease of `entry` has ended, and the grace after it: so does its record.
     pub(super) fn end_record(&mut self, entry: u32) {
         let fields = &mut self.tables.locks.entries[entry];
         if std::mem::take(&mut fields.is_recorded) {

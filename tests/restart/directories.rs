@@ -7,6 +7,7 @@ use super::{expect_taken, kill, start, take};
 use crate::common::configuration::{CONFIGURATIONS, Configuration};
 use crate::common::directory::Directory;
 use crate::common::server::{Ended, Server, serve_command};
+use crate::exchange::{bare, expect, lock, own};
 
 const CONFIGURATION: Configuration = CONFIGURATIONS[0];
 
@@ -164,4 +165,30 @@ fn skipping_the_grace_is_said_loudly() {
         ended.stderr.contains("ERROR") && ended.stderr.contains("--grace skip"),
         "{ended:?}"
     );
+}
+
+/// Starts a server whose files may have at most so many blocks of 512 bytes.
+fn start_with_file_blocks(blocks: u32, state: &str) -> Result<Server, Ended> {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", r#"ulimit -c 0 && ulimit -f "$0" && exec "$@""#])
+        .arg(blocks.to_string())
+        .arg(env!("CARGO_BIN_EXE_leasehold"))
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["--dlm-listen", "127.0.0.1:0", "--state-dir", state]);
+    Server::launch(command)
+}
+
+#[test]
+fn a_limit_of_file_size_is_met_like_a_full_disk() {
+    let state = Directory::new("restart");
+    let ended = start_with_file_blocks(0, state.path()).expect_err("nothing can be written");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("--state-dir"), "{ended:?}");
+    // Room for the state, and for no record.
+    let server = start_with_file_blocks(1, state.path())
+        .unwrap_or_else(|ended| panic!("the server did not start: {ended:?}"));
+    expect(&server, &lock("A", "long", "3000"), &bare("NO"));
+    expect(&server, &lock("A", "short", "5"), &own("Locked", "A"));
+    take(&mut server.connect(), "k", 1_000);
 }

@@ -1,5 +1,10 @@
 //! Leases from before an end, whatever end it was.
 
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use rustix::process::Signal;
 
 use super::{expect_taken, kill, start, take, take_after};
@@ -224,5 +229,52 @@ fn a_long_query_in_grace_tells_what_is_left() {
             ),
             other => panic!("{other:?}"),
         }
+    });
+}
+
+/// Ends the flood when it goes out of scope, however the test ends.
+struct EndsFlood<'a>(&'a AtomicBool);
+
+impl Drop for EndsFlood<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends frames and drops what comes back until it is over.
+fn flood(address: &str, frames: &[u8], is_over: &AtomicBool) {
+    let stream = TcpStream::connect(address).unwrap();
+    thread::scope(|scope| {
+        // Whatever ends it, it is over.
+        scope.spawn(|| io::copy(&mut &stream, &mut io::sink()));
+        while !is_over.load(Ordering::Relaxed) {
+            (&stream).write_all(frames).unwrap();
+        }
+        stream.shutdown(Shutdown::Both).unwrap();
+    });
+}
+
+/// A loop that always has something to read never thinks of sleeping.
+#[test]
+fn a_reply_that_waits_for_the_disk_gets_out_of_a_loop_that_never_sleeps() {
+    in_every_configuration(|configuration| {
+        if configuration.loops > 1 {
+            return;
+        }
+        let state = Directory::new("restart");
+        let server = start(configuration, state.path(), &[]);
+        // Long frames: few of them fill a read, and are judged by the next.
+        let frames = query(1, "k".repeat(1_000)).repeat(1_000);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _ends_it = EndsFlood(&is_over);
+            for _ in 0..4 {
+                scope.spawn(|| flood(server.address(), &frames, &is_over));
+            }
+            let mut client = server.connect();
+            for lease_ms in [1_000, 10_000, 100_000] {
+                take(&mut client, &format!("for {lease_ms}"), lease_ms);
+            }
+        });
     });
 }

@@ -46,7 +46,10 @@ pub(super) struct Data {
 #[derive(Clone, Debug)]
 pub(super) enum Holder {
     /// The grace after an expired lease.
-    Nobody,
+    Nobody {
+        /// What the record says, which that lease has left.
+        recorded: Option<(DlmId, Time)>,
+    },
     /// Not known after a restart, in its grace; here only while somebody waits.
     Unknown,
     Native {
@@ -143,6 +146,7 @@ impl Model {
                     name,
                     is_recorded: true,
                 } => Some((key, ((id, name), found.deadline))),
+                Holder::Nobody { recorded } => Some((key, recorded?)),
                 _ => None,
             })
             .collect()
@@ -544,7 +548,7 @@ impl Model {
     pub(super) fn held(&self) -> usize {
         self.keys
             .values()
-            .filter(|found| !matches!(found.holder, Holder::Nobody | Holder::Unknown))
+            .filter(|found| !matches!(found.holder, Holder::Nobody { .. } | Holder::Unknown))
             .count()
     }
 
@@ -574,12 +578,20 @@ impl Model {
         if now < found.deadline {
             return;
         }
-        if !matches!(found.holder, Holder::Nobody | Holder::Unknown) {
+        if !matches!(found.holder, Holder::Nobody { .. } | Holder::Unknown) {
             let grace_end = found
                 .deadline
                 .plus_millis(u64::from(self.limits.expiry_grace_ms));
             if now < grace_end {
-                found.holder = Holder::Nobody;
+                let recorded = match found.holder {
+                    Holder::Dlm {
+                        id,
+                        name,
+                        is_recorded: true,
+                    } => Some(((id, name), found.deadline)),
+                    _ => None,
+                };
+                found.holder = Holder::Nobody { recorded };
                 found.deadline = grace_end;
                 found.deadline_set_at = self.sequence;
                 self.sequence += 1;
